@@ -26,10 +26,12 @@ class Node:
     def is_live(self) -> bool:
         """Whether the node lived a tenth of a second ago; where values are not shared, whether it answers now."""
     def __getitem__(self, name: str) -> Key:
-        """A key of 1 to 64 bytes. It need not exist yet."""
-    def put(self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None) -> Ticket:
-        """Sends a reading and does not wait for it. `time_ms`: its time, ms since 1970; None: the node's clock gives it.
-        Numbers are stored as doubles."""
+        """A key of 1 to 255 bytes. It need not exist yet."""
+    def put(
+        self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None, *, time_ns: Optional[int] = None
+    ) -> Ticket:
+        """Sends a reading and does not wait for it. `time_ms` or `time_ns`: its time since 1970; without both the node's
+        clock gives it. Numbers are stored as doubles; an int above 2**53 stays one."""
     def task(
         self,
         name: str,
@@ -53,14 +55,17 @@ class Key:
         """The latest value."""
     def read(self) -> Reading:
         """The latest value and what is known of it."""
-    def put(self, value: Value, time_ms: Optional[int] = None) -> Ticket: ...
+    def put(self, value: Value, time_ms: Optional[int] = None, *, time_ns: Optional[int] = None) -> Ticket: ...
 
 class Reading:
     @property
     def value(self) -> Union[Value, bytes]: ...
     @property
     def time_ms(self) -> int:
-        """The reading's time, ms since 1970."""
+        """The reading's time, ms since 1970, rounded down."""
+    @property
+    def time_ns(self) -> int:
+        """The reading's time, ns since 1970."""
     @property
     def age_ms(self) -> int:
         """Time since then; negative for a time in the future."""
@@ -101,7 +106,9 @@ class Task:
         "stale" in a child after fork, as is `end`."""
     def data(self) -> Data:
         """A scope whose time counts as data time: reads of keys belong in there."""
-    def put(self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None) -> Ticket:
+    def put(
+        self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None, *, time_ns: Optional[int] = None
+    ) -> Ticket:
         """`Node.put` over the task's own connection, counted as data time. In a firm task the reading is sent at the end
         of the instance, with its others in one request, and stored with all of them or not at all. Where the instance was
         late, or its puts came to the node after the deadline, the ticket says "late", and none of them is stored. After

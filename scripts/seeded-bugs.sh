@@ -12,7 +12,10 @@ bugs=(
     "ack-before-flush db crash_flash::"
     "ack-when-put keel node_kill::"
     "key-tail-ignored db table::"
+    "key-cut-at-64 ingest intake_keys::"
     "time-truncated db history::every_range"
+    "offset-trembles db history::corrected_times_are_ordered"
+    "owner-not-logged db owners::"
     "old-segment-continued db golden::a_segment_of_an_older"
     "alarm-without-hysteresis db alarms::"
     "alarm-forgets-when-full db alarms::"
@@ -21,6 +24,7 @@ bugs=(
     "ack-of-another egress forward_crash::"
     "window-unbounded egress forward_crash::"
     "slash-unescaped ingest series::"
+    "integer-through-double keel integers::"
 )
 
 log=$(mktemp)
@@ -40,7 +44,7 @@ report() {
 
 while read -r bug; do
     printf '%s\n' "${bugs[@]}" | grep -q "^$bug " || report FAILED "$bug: no test is asked to find it"
-done < <(sed -nE 's/^ +Self::[A-Za-z]+ => "(.*)",/\1/p' crates/base/src/seeded_bug.rs)
+done < <(sed -nE 's/^ +Self::[A-Za-z0-9]+ => "(.*)",/\1/p' crates/base/src/seeded_bug.rs)
 
 for bug in "${bugs[@]}"; do
     read -r name package tests <<<"$bug"

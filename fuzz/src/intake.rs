@@ -8,14 +8,18 @@
 //! **Invariants:** a function depends on its input alone, so that a file of a corpus always shows the same as when it
 //! was found.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::sim::SimClock;
 use db::value::Value;
+use db::{CommitDriver, Database, DbOptions, MemoryStore};
 use ingest::intake::{
-    ArrayRule, Destination, Intake, IntakeOptions, JsonRule, JsonTake, LineOutcome, LineProgress,
-    LogGone, MemberRule, MemberRules, Outcome, PathPattern, PayloadKind, PutError, Reason,
-    SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule, check_key,
+    ArrayRule, Destination, Intake, IntakeOptions, JsonRule, JsonTake, KeyRules, LineOutcome,
+    LineProgress, LogGone, MemberRule, MemberRules, NodeDestination, Outcome, PathPattern,
+    PayloadKind, PutError, Reason, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
+    check_key,
 };
 use ingest::line::{
     BodyStopped, FieldValue, LineBody, LineBuffer, Piece, Precision, first_line_bytes, parse,
@@ -31,8 +35,9 @@ const KEYS_MAX: usize = 16;
 
 /// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and however
 /// often the destination makes it wait, the readings are the same, as they are when it is the body of a request; a
-/// parsed line is written and parsed back equal, and what its keys are made of can be read back from keys with pairs.
-/// The first three bytes choose the longest line, the length of reads and where to wait.
+/// parsed line is written and parsed back equal, and what its keys are made of can be read back from keys with pairs. A
+/// restart between two lines changes nothing. The first three bytes choose the longest line, the length of reads and
+/// where to wait.
 pub fn line_protocol(data: &[u8]) {
     let Some((&[limit, cut, halt], stream)) = data.split_first_chunk::<3>() else {
         return;
@@ -48,20 +53,23 @@ pub fn line_protocol(data: &[u8]) {
     assert_eq!(whole.puts, parts.puts);
     assert_eq!(whole.refused, parts.refused);
     take_body(stream, line_bytes_max, usize::from(halt));
+    let mut lines = Vec::new();
     let mut rest = stream;
     while !rest.is_empty() {
         let length = first_line_bytes(rest).unwrap_or(rest.len());
+        lines.push(&rest[..length]);
         if let Ok(text) = std::str::from_utf8(&rest[..length]) {
             parses_back(text);
             keys_are_read_back(text);
         }
         rest = rest.get(length + 1..).unwrap_or_default();
     }
+    a_restart_changes_nothing(&lines, cut, |intake, line| intake.line(line));
 }
 
 /// Messages of every kind of payload. A message that had to wait gives the same readings as one that had not; a refused
-/// message is counted and puts nothing. The first two bytes choose the kind and where to wait; `\xff` separates
-/// messages.
+/// message is counted and puts nothing; a restart between two messages changes nothing. The first two bytes choose the
+/// kind and where to wait; `\xff` separates messages.
 pub fn mqtt_payload(data: &[u8]) {
     let Some((&[kind, halt], payloads)) = data.split_first_chunk::<2>() else {
         return;
@@ -110,6 +118,8 @@ pub fn mqtt_payload(data: &[u8]) {
     }
     assert_eq!(plain.lock().puts, halting.lock().puts);
     assert_eq!(refused(&one), refused(&other));
+    let messages: Vec<&[u8]> = payloads.split(|byte| *byte == 0xff).collect();
+    a_restart_changes_nothing(&messages, halt, |intake, rest| intake.mqtt(topic, rest));
 }
 
 /// Data from a broker. However it is cut into reads, the packets are the same. The first three bytes choose the
@@ -146,6 +156,7 @@ struct Store {
 #[derive(Default)]
 struct StoreInner {
     keys: Vec<String>,
+    owners: db::Owners,
     puts: Vec<Put>,
     since: usize,
 }
@@ -176,6 +187,22 @@ impl Destination for Store {
         }
         inner.keys.push(key.to_owned());
         Ok(inner.keys.len() as u32 - 1)
+    }
+
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: ingest::intake::KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        let object = self.resolve(key)?;
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.lock().owners.claim_beside(&own, relatives);
+        claimed.map_err(|other| {
+            *first = other;
+            Reason::KeyShared
+        })?;
+        Ok(object)
     }
 
     fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
@@ -225,7 +252,101 @@ impl Destination for Store {
     }
 }
 
+/// The database of a node.
+type Node = NodeDestination<MemoryStore>;
+
+/// Takes items without a restart, and with one behind an item that `cut` chooses: readings and refusals are the same.
+fn a_restart_changes_nothing(
+    items: &[&[u8]],
+    cut: u8,
+    offer: impl Fn(&mut Intake<Node>, &[u8]) -> Outcome,
+) {
+    if items.len() < 2 {
+        return;
+    }
+    let behind = 1 + usize::from(cut) % (items.len() - 1);
+    let (whole, cut) = (
+        take_items(items, usize::MAX, &offer),
+        take_items(items, behind, &offer),
+    );
+    assert_eq!(whole.puts, cut.puts);
+    assert_eq!(whole.refused, cut.refused);
+}
+
+/// Takes items, the first `first` of them by a node that then ends, the others by the node that follows.
+fn take_items(
+    items: &[&[u8]],
+    first: usize,
+    offer: impl Fn(&mut Intake<Node>, &[u8]) -> Outcome,
+) -> Taken {
+    let (before, behind) = items.split_at(first.min(items.len()));
+    let clock = SimClock::new(1);
+    clock.set_wall_ms(NOW_MS);
+    clock.set_wall_trusted(true);
+    let mut store = MemoryStore::new();
+    let mut counts = vec![0; Reason::ALL.len()];
+    for items in [before, behind] {
+        let node = node(store, &clock);
+        let mut intake = Intake::new(options(), Arc::clone(&node));
+        for item in items {
+            let mut rest = *item;
+            while let Outcome::Wait { consumed, .. } = offer(&mut intake, rest) {
+                rest = &rest[consumed..];
+                pump(&node);
+            }
+            pump(&node);
+        }
+        for (count, refused) in counts.iter_mut().zip(refused(&intake)) {
+            *count += refused;
+        }
+        // From the log alone, or from a checkpoint.
+        let ended = match items.len() % 2 {
+            0 => node.database().abandon(),
+            _ => node.database().close().ok(),
+        };
+        store = ended.unwrap_or_else(|| panic!("the store does not fail"));
+    }
+    let mut puts = Vec::new();
+    let scanned = db::scan_log(&mut store, &mut |entry| {
+        let key = entry.key.unwrap_or_default().to_owned();
+        puts.push((key, entry.value.to_vec(), Some(entry.time)));
+        ControlFlow::Continue(())
+    });
+    assert!(scanned.is_ok());
+    Taken {
+        puts,
+        refused: counts,
+    }
+}
+
+fn node(store: MemoryStore, clock: &SimClock) -> Arc<Node> {
+    let options = DbOptions {
+        objects_max: 4 * KEYS_MAX as u32,
+        value_bytes_max: VALUE_BYTES_MAX,
+        queue_bytes_max: 64 << 10,
+        commit_driver: CommitDriver::Manual,
+        ..DbOptions::default()
+    };
+    let opened = Database::open(store, Arc::new(clock.clone()), options);
+    let database = opened.unwrap_or_else(|error| panic!("{error}"));
+    let rules = KeyRules {
+        auto_create: true,
+        keys_max: KEYS_MAX as u32,
+        ..KeyRules::default()
+    };
+    let clock = Arc::new(clock.clone());
+    Arc::new(NodeDestination::new(Arc::new(database), clock, rules))
+}
+
+fn pump(node: &Node) {
+    assert!(node.database().pump().is_ok());
+}
+
 fn intake(store: &Arc<Store>) -> Intake<Store> {
+    Intake::new(options(), Arc::clone(store))
+}
+
+fn options() -> IntakeOptions {
     let rule = |filter: &str, key, payload| {
         // Constant templates, checked by the first run.
         let key = Template::parse(key, TemplateKind::TopicAndLine);
@@ -243,7 +364,7 @@ fn intake(store: &Arc<Store>) -> Intake<Store> {
         units: vec!["C".to_owned()],
         ..ValueRule::default()
     };
-    let options = IntakeOptions {
+    IntakeOptions {
         subscriptions: vec![
             rule("number/+", "{topic}", PayloadKind::Number),
             rule("json/+", "{1}", json("a.0", Some("t"))),
@@ -277,8 +398,7 @@ fn intake(store: &Arc<Store>) -> Intake<Store> {
         future_seconds_max: 86_400,
         past_days_max: 1,
         topics_cached_max: 4,
-    };
-    Intake::new(options, Arc::clone(store))
+    }
 }
 
 /// All values but `x` of a document, or of the elements of an array in it, with the kind number for `n`.
@@ -315,7 +435,7 @@ fn members(filter: &str, array: Option<&str>) -> SubscriptionRule {
     }
 }
 
-fn refused(intake: &Intake<Store>) -> Vec<u64> {
+fn refused<D: Destination>(intake: &Intake<D>) -> Vec<u64> {
     let counters = intake.counters();
     for reason in Reason::ALL {
         assert!(counters.excerpt(reason).len() <= ingest::intake::EXCERPT_SHARED_BYTES_MAX);

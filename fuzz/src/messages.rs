@@ -4,8 +4,8 @@
 use base::wire::{Decoded, decode};
 use libkeel::protocol::{
     ANSWER_BYTES_MAX, Backup, BackupBegun, BackupEnd, BackupFile, End, Failure, Get, History,
-    KeyList, Keys, Kind, Put, Qos, REQUEST_BYTES_MAX, Status, Stored, Task, TaskDeclared,
-    TaskNoted, TaskPeriod, Together, Watch, frame,
+    KeyList, Keys, KeysRelease, KeysReleased, Kind, Put, PutValue, Qos, REQUEST_BYTES_MAX, Status,
+    Stored, Task, TaskDeclared, TaskNoted, TaskPeriod, Together, Watch, frame,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,9 +19,23 @@ pub fn node_messages(data: &[u8]) {
     let kind = Kind::ALL[usize::from(first) % Kind::ALL.len()];
     match kind {
         Kind::Get => drop(again::<Get>(kind, payload)),
-        Kind::Put => drop(again::<Put>(kind, payload)),
+        Kind::Put => {
+            if let Some(put) = again::<Put>(kind, payload)
+                && let Ok(time) = put.time()
+            {
+                let value = PutValue::of(libkeel::Value::Float(1.0)).expect("it is finite");
+                assert_eq!(Put::new(put.key, value, time).time(), Ok(time));
+            }
+        }
         Kind::Watch => drop(again::<Watch>(kind, payload)),
-        Kind::History => drop(again::<History>(kind, payload)),
+        Kind::History => {
+            if let Some(asked) = again::<History>(kind, payload)
+                && let Ok((from, to)) = asked.range()
+            {
+                let made = History::new(asked.key, from, to, asked.limit);
+                assert_eq!(made.range(), Ok((from, to)));
+            }
+        }
         Kind::Status => drop(again::<Status>(kind, payload)),
         Kind::Qos => drop(again::<Qos>(kind, payload)),
         Kind::Together => {
@@ -35,6 +49,8 @@ pub fn node_messages(data: &[u8]) {
         }
         Kind::Keys => drop(again::<Keys>(kind, payload)),
         Kind::KeyList => drop(again::<KeyList>(kind, payload)),
+        Kind::KeysRelease => drop(again::<KeysRelease>(kind, payload)),
+        Kind::KeysReleased => drop(again::<KeysReleased>(kind, payload)),
         Kind::Stored => drop(again::<Stored>(kind, payload)),
         Kind::End => drop(again::<End>(kind, payload)),
         Kind::TaskDeclared => drop(again::<TaskDeclared>(kind, payload)),

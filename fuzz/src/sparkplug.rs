@@ -124,6 +124,7 @@ struct Store {
 #[derive(Default)]
 struct StoreInner {
     keys: Vec<String>,
+    owners: db::Owners,
     puts: Vec<Put>,
     since: usize,
 }
@@ -151,6 +152,22 @@ impl Destination for Store {
         }
         inner.keys.push(key.to_owned());
         Ok(inner.keys.len() as u32 - 1)
+    }
+
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: ingest::intake::KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        let object = self.resolve(key)?;
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.lock().owners.claim_beside(&own, relatives);
+        claimed.map_err(|other| {
+            *first = other;
+            Reason::KeyShared
+        })?;
+        Ok(object)
     }
 
     fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {

@@ -18,7 +18,7 @@ mod task;
 mod value;
 
 use task::{Data, Task};
-use value::{Key, KeyOrName, Put, Reading};
+use value::{At, Key, KeyOrName, Put, Reading};
 
 create_exception!(
     keel,
@@ -76,17 +76,19 @@ impl Node {
         key.map(Key::of).map_err(|error| raised(py, &error))
     }
 
-    #[pyo3(signature = (key, value, time_ms = None))]
+    #[pyo3(signature = (key, value, time_ms = None, *, time_ns = None))]
     fn put(
         &self,
         py: Python<'_>,
         key: KeyOrName<'_>,
         value: Put,
         time_ms: Option<i64>,
+        time_ns: Option<i64>,
     ) -> PyResult<Ticket> {
+        let at = At::of(time_ms, time_ns)?;
         let sent = key
             .find(&self.inner)
-            .and_then(|key| key.put(value.value(), time_ms));
+            .and_then(|key| at.put(&key, value.value()));
         sent.map(Ticket::of).map_err(|error| raised(py, &error))
     }
 

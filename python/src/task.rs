@@ -1,6 +1,6 @@
 //! Periodic tasks.
 
-use crate::value::{KeyOrName, Put};
+use crate::value::{At, KeyOrName, Put};
 use crate::{Error, Ticket, raised};
 use libkeel::Outcome;
 use pyo3::prelude::*;
@@ -68,16 +68,22 @@ impl Task {
         Data { task }
     }
 
-    #[pyo3(signature = (key, value, time_ms = None))]
+    #[pyo3(signature = (key, value, time_ms = None, *, time_ns = None))]
     fn put(
         &self,
         py: Python<'_>,
         key: KeyOrName<'_>,
         value: Put,
         time_ms: Option<i64>,
+        time_ns: Option<i64>,
     ) -> PyResult<Ticket> {
+        let at = At::of(time_ms, time_ns)?;
         let key = key.find(&self.node).map_err(|error| raised(py, &error))?;
-        let sent = self.own(py)?.put(&key, value.value(), time_ms);
+        let mut task = self.own(py)?;
+        let sent = match at {
+            At::Ms(ms) => task.put(&key, value.value(), ms),
+            At::Ns(ns) => task.put_ns(&key, value.value(), Some(ns)),
+        };
         sent.map(Ticket::of).map_err(|error| raised(py, &error))
     }
 

@@ -4,7 +4,7 @@ use crate::{Ticket, raised};
 use base::error::Code;
 use libkeel::{Owned, Times, Value};
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 
@@ -12,6 +12,7 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 pub(crate) enum Put {
     Float(f64),
     Integer(i64),
+    Unsigned(u64),
     Boolean(bool),
     Text(String),
 }
@@ -21,6 +22,7 @@ impl Put {
         match self {
             Self::Float(number) => Value::Float(*number),
             Self::Integer(number) => Value::Integer(*number),
+            Self::Unsigned(number) => Value::Unsigned(*number),
             Self::Boolean(truth) => Value::Boolean(*truth),
             Self::Text(text) => Value::Text(text),
         }
@@ -36,10 +38,11 @@ impl<'py> FromPyObject<'_, 'py> for Put {
             return object.extract().map(Self::Boolean);
         }
         if object.is_instance_of::<PyInt>() {
-            let number = object.extract().map_err(|_| {
-                PyOverflowError::new_err("the number is larger than a double holds exactly")
+            let signed = object.extract().map(Self::Integer);
+            let number = signed.or_else(|_: PyErr| object.extract().map(Self::Unsigned));
+            return number.map_err(|_: PyErr| {
+                PyOverflowError::new_err("the number is no integer of 64 bits: put a float")
             });
-            return number.map(Self::Integer);
         }
         if object.is_instance_of::<PyString>() {
             return object.extract().map(Self::Text);
@@ -48,6 +51,36 @@ impl<'py> FromPyObject<'_, 'py> for Put {
         object.extract().map(Self::Float).map_err(|_: PyErr| {
             PyTypeError::new_err("a value is a number, a truth value or a text")
         })
+    }
+}
+
+/// The time of a put: in ms, in ns, or not given.
+#[derive(Clone, Copy)]
+pub(crate) enum At {
+    Ms(Option<i64>),
+    Ns(i64),
+}
+
+impl At {
+    pub(crate) fn of(time_ms: Option<i64>, time_ns: Option<i64>) -> PyResult<Self> {
+        match (time_ms, time_ns) {
+            (Some(_), Some(_)) => Err(PyValueError::new_err(
+                "time_ms and time_ns are both given: give one of them",
+            )),
+            (None, Some(ns)) => Ok(Self::Ns(ns)),
+            (ms, None) => Ok(Self::Ms(ms)),
+        }
+    }
+
+    pub(crate) fn put(
+        self,
+        key: &libkeel::Key,
+        value: Value<'_>,
+    ) -> Result<libkeel::Ticket, libkeel::Error> {
+        match self {
+            Self::Ms(ms) => key.put(value, ms),
+            Self::Ns(ns) => key.put_ns(value, Some(ns)),
+        }
     }
 }
 
@@ -104,9 +137,15 @@ impl Key {
         })
     }
 
-    #[pyo3(signature = (value, time_ms = None))]
-    fn put(&self, py: Python<'_>, value: Put, time_ms: Option<i64>) -> PyResult<Ticket> {
-        let sent = self.inner.put(value.value(), time_ms);
+    #[pyo3(signature = (value, time_ms = None, *, time_ns = None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        value: Put,
+        time_ms: Option<i64>,
+        time_ns: Option<i64>,
+    ) -> PyResult<Ticket> {
+        let sent = At::of(time_ms, time_ns)?.put(&self.inner, value.value());
         sent.map(Ticket::of).map_err(|error| raised(py, &error))
     }
 }
@@ -147,6 +186,11 @@ impl Reading {
     #[getter]
     fn time_ms(&self) -> i64 {
         self.times.time_ms
+    }
+
+    #[getter]
+    fn time_ns(&self) -> i64 {
+        self.times.time_ns
     }
 
     #[getter]

@@ -102,20 +102,57 @@ class Shared(unittest.TestCase):
             self.assertTrue(reading.fresh and reading.node_time and reading.this_boot)
             self.assertGreaterEqual(reading.time_ms, before - 1)
             self.assertEqual(reading.validity_ms, 600000)
-        # Every number becomes a double.
+        # A number that a double holds becomes one; any other keeps each digit.
         key = self.node["a/b"]
+        for number in [2**53, -(2**53)]:
+            key.put(number).wait()
+            self.assertEqual((key.value, type(key.value)), (float(number), float))
+        for number in [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 2**64 - 1]:
+            key.put(number).wait()
+            self.assertEqual((key.value, type(key.value)), (number, int))
         key.put(7).wait()
         self.assertEqual((key.value, type(key.value), key.name), (7.0, float, "a/b"))
-        now = int(time.time() * 1000)
+        # The next ms: the value before has a time that is no whole ms.
+        now = int(time.time() * 1000) + 1
         key.put(8.0, time_ms=now).wait()
-        self.assertEqual(key.read().time_ms, now)
+        reading = key.read()
+        self.assertEqual((reading.time_ms, reading.time_ns), (now, now * 1000000))
+
+    def test_a_time_comes_back_to_the_nanosecond(self):
+        exact = 1700000000123456789
+        key = self.node["exact"]
+        task = self.node.task("exact", period=0.005, deadline=60)
+        next(task)
+        puts = [
+            lambda value, ns: key.put(value, time_ns=ns),
+            lambda value, ns: self.node.put("exact", value, time_ns=ns),
+            lambda value, ns: task.put(key, value, time_ns=ns),
+        ]
+        for number, put in enumerate(puts):
+            put(float(number), exact + number).wait()
+            reading = key.read()
+            self.assertEqual((reading.value, reading.time_ns), (number, exact + number))
+            self.assertEqual(reading.time_ms, 1700000000123)
+            self.assertFalse(reading.node_time)
+        for call in [key.put, lambda value, **at: self.node.put("exact", value, **at)]:
+            self.assertRaises(ValueError, call, 1.0, time_ms=5, time_ns=5)
+        self.assertRaises(ValueError, task.put, key, 1.0, time_ms=5, time_ns=5)
+        self.assertEqual(task.end(), "in-time")
+
+    def test_keys_have_255_bytes_at_most(self):
+        longest = "k" * 254
+        for number, last in enumerate(["a", "b"]):
+            self.node.put(longest + last, number).wait()
+        for number, last in enumerate(["a", "b"]):
+            self.assertEqual(self.node[longest + last].value, number)
+        self.assertEqual(code_of(lambda: self.node[longest + "ab"]), "invalid")
 
     def test_what_is_wrong_has_a_code(self):
         self.assertEqual(code_of(lambda: self.node["no/such"].value), "not-found")
         self.assertEqual(code_of(lambda: self.node[""]), "invalid")
         self.assertEqual(code_of(lambda: self.node.put("a", math.nan)), "invalid")
-        self.assertEqual(code_of(lambda: self.node.put("a", 2**53 + 1)), "invalid")
-        self.assertRaises(OverflowError, self.node.put, "a", 2**64)
+        for number in [2**64, -(2**63) - 1]:
+            self.assertRaises(OverflowError, self.node.put, "a", number)
         self.assertRaises(TypeError, self.node.put, "a", [])
         self.assertRaises(TypeError, self.node.put, 5, 5)
         ticket = self.node.put("a", 1.0, time_ms=-5)

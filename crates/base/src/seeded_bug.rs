@@ -16,8 +16,14 @@ pub enum SeededBug {
     AckWhenPut,
     /// `db` tells keys apart by their first 16 bytes.
     KeyTailIgnored,
+    /// `db` takes the first 64 bytes of a longer key.
+    KeyCutAt64,
     /// `db` logs the times of readings without what they have beyond whole ms.
     TimeTruncated,
+    /// `db` follows each sample of the wall clock, also by what the reading of the clocks alone changes.
+    OffsetTrembles,
+    /// `db` keeps the owners of keys in memory and checkpoints alone.
+    OwnerNotLogged,
     /// `db` goes on in the last segment, whatever its format.
     OldSegmentContinued,
     /// `db` ends an alarm at the threshold that raised it.
@@ -34,16 +40,21 @@ pub enum SeededBug {
     ActuatorFirstWins,
     /// `ingest` leaves slashes in the names and values of keys with pairs.
     SlashUnescaped,
+    /// `ingest` reads integers that no double holds as doubles.
+    IntegerThroughDouble,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::SwappedBarrier,
         Self::AckBeforeFlush,
         Self::AckWhenPut,
         Self::KeyTailIgnored,
+        Self::KeyCutAt64,
         Self::TimeTruncated,
+        Self::OffsetTrembles,
+        Self::OwnerNotLogged,
         Self::OldSegmentContinued,
         Self::AlarmWithoutHysteresis,
         Self::AlarmForgetsWhenFull,
@@ -52,6 +63,7 @@ impl SeededBug {
         Self::WindowUnbounded,
         Self::ActuatorFirstWins,
         Self::SlashUnescaped,
+        Self::IntegerThroughDouble,
     ];
 
     /// The value of `KEEL_SEEDED_BUG` that turns the bug on.
@@ -61,7 +73,10 @@ impl SeededBug {
             Self::AckBeforeFlush => "ack-before-flush",
             Self::AckWhenPut => "ack-when-put",
             Self::KeyTailIgnored => "key-tail-ignored",
+            Self::KeyCutAt64 => "key-cut-at-64",
             Self::TimeTruncated => "time-truncated",
+            Self::OffsetTrembles => "offset-trembles",
+            Self::OwnerNotLogged => "owner-not-logged",
             Self::OldSegmentContinued => "old-segment-continued",
             Self::AlarmWithoutHysteresis => "alarm-without-hysteresis",
             Self::AlarmForgetsWhenFull => "alarm-forgets-when-full",
@@ -70,6 +85,7 @@ impl SeededBug {
             Self::WindowUnbounded => "window-unbounded",
             Self::ActuatorFirstWins => "actuator-first-wins",
             Self::SlashUnescaped => "slash-unescaped",
+            Self::IntegerThroughDouble => "integer-through-double",
         }
     }
 

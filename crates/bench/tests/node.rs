@@ -153,6 +153,15 @@ fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
         );
     }
 
+    for case in ["times-node", "times-ms", "times-us", "times-ns"] {
+        // A reading has eight bytes of value, and takes some of the processor's time.
+        assert!(value(case, "keel", "log_bytes_per_reading").unwrap() > 8.0);
+        assert!(value(case, "keel", "storage_cpu_per_reading").unwrap() > 0.0);
+    }
+    let bytes = |case| value(case, "keel", "log_bytes_per_reading").unwrap();
+    // Each kind of times has bytes of its own: 23, 24 and 26, and what the log holds besides.
+    assert!(bytes("times-ms") < bytes("times-us") && bytes("times-us") < bytes("times-ns"));
+
     let whole = &report["method"]["whole_node"];
     if whole.is_null() {
         assert!(

@@ -9,12 +9,17 @@ fn main() -> std::io::Result<()> {
     let version = db::log::codec::FORMAT_VERSION;
     let directory =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{version}"));
-    std::fs::create_dir_all(&directory)?;
-    let store = scenario::write();
-    for name in store.names() {
-        let bytes = store.file(name).map(Vec::as_slice).unwrap_or_default();
-        std::fs::write(directory.join(name), bytes)?;
-        println!("{name}: {} bytes", bytes.len());
+    let owners = directory.with_file_name(format!("owners-{version}"));
+    for (directory, store) in [
+        (directory, scenario::write()),
+        (owners, scenario::write_owners()),
+    ] {
+        std::fs::create_dir_all(&directory)?;
+        for name in store.names() {
+            let bytes = store.file(name).map(Vec::as_slice).unwrap_or_default();
+            std::fs::write(directory.join(name), bytes)?;
+            println!("{name}: {} bytes", bytes.len());
+        }
     }
     let name = format!("tests/golden/table-{}", db::table::FORMAT_VERSION);
     std::fs::write(

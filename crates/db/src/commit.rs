@@ -18,10 +18,11 @@ use base::clock::Clock;
 use crate::alarm::database::AlarmRules;
 use crate::error::LogFailure;
 use crate::history::index::{self, Index};
-use crate::log::checkpoint::{self, CheckpointWriter, Step};
+use crate::log::checkpoint::{self, CheckpointWriter, Content, Step};
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
 use crate::options::{DbOptions, FullPolicy, Retention};
+use crate::owners::SharedOwners;
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::Queue;
@@ -35,6 +36,8 @@ use crate::wall::{Latest, Wall};
 /// Everything that producers, readers and the commit thread share.
 pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) table: Table,
+    /// Which series has each key.
+    pub(crate) owners: SharedOwners,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: DbOptions,
     pub(crate) boot_id: [u8; 16],
@@ -119,7 +122,7 @@ impl<S: SegmentStore> Core<S> {
 }
 
 /// A change of the offset between the clocks above this is a step, not a rate correction.
-const CLOCK_STEP_MS: u64 = 1000;
+const CLOCK_STEP_US: u64 = 1_000_000;
 /// Poll interval for room in a full store.
 const FULL_RETRY: Duration = Duration::from_millis(200);
 
@@ -199,7 +202,9 @@ impl<S: SegmentStore> Shared<S> {
         }
         let around = Surroundings {
             table: &self.table,
+            owners: &self.owners,
             clock: &*self.clock,
+            wall: self.wall.get(),
             boot_id: self.boot_id,
             progress: &self.progress,
             counters: &self.counters,
@@ -260,9 +265,17 @@ impl<S: SegmentStore> Shared<S> {
         Ok(())
     }
 
+    /// What checkpoints are of.
+    pub(crate) fn content(&self) -> Content<'_> {
+        Content {
+            table: &self.table,
+            owners: &self.owners,
+        }
+    }
+
     /// Returns the bytes to keep free for a checkpoint of all objects, limited so that the log keeps enough room.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        let bytes = checkpoint::table_bytes_max(&self.table);
+        let bytes = checkpoint::content_bytes_max(self.content());
         room::reserve_bytes(bytes, self.capacity_bytes)
     }
 
@@ -382,7 +395,7 @@ impl<S: SegmentStore> Shared<S> {
         loop {
             let until = match &mut core.checkpoint {
                 Some(writer) => {
-                    let due = writer.bytes_due(&self.table, interval, core.log_bytes);
+                    let due = writer.bytes_due(self.content(), interval, core.log_bytes);
                     if !is_first && writer.bytes() >= due {
                         return Ok(());
                     }
@@ -428,7 +441,7 @@ impl<S: SegmentStore> Shared<S> {
                 let position = core.writer.mark();
                 core.needed_from_next = position.segment;
                 let at = (position, core.writer.is_older_store());
-                match CheckpointWriter::begin(store, number, at, &self.table, &self.options) {
+                match CheckpointWriter::begin(store, number, at, self.content(), &self.options) {
                     Ok(writer) => {
                         core.next_checkpoint = writer.number().saturating_add(1);
                         writer
@@ -440,7 +453,7 @@ impl<S: SegmentStore> Shared<S> {
                 }
             }
         };
-        match writer.step(store, &self.table, until) {
+        match writer.step(store, self.content(), until) {
             Ok(Step::More) => core.checkpoint = Some(writer),
             Ok(Step::Unfit) => {
                 writer.end(store, false);
@@ -500,9 +513,8 @@ impl<S: SegmentStore> Shared<S> {
 
     /// Samples the wall clock, its trust and its offset, for this and later readings.
     pub(crate) fn sample_wall(&self) -> Wall {
-        let wall = Wall::sample(&*self.clock);
-        let before = self.wall.replace(wall);
-        let stepped = before.offset_ms.abs_diff(wall.offset_ms) > CLOCK_STEP_MS;
+        let (before, wall) = self.wall.renew(&*self.clock);
+        let stepped = before.offset_us.abs_diff(wall.offset_us) > CLOCK_STEP_US;
         if stepped {
             self.clock_steps.fetch_add(1, Ordering::Relaxed);
         }

@@ -14,11 +14,12 @@ use crate::error::{Error, LogFailure};
 use crate::history::follow::{self, LogCursor, LogStep, Wanted};
 use crate::history::index::Index;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
-use crate::log::codec::Seal;
+use crate::log::codec::{Owner, Seal};
 use crate::log::times::Time;
 use crate::log::writer::{Done, LogWriter, NO_READING};
 use crate::log::{checkpoint, segment_name};
 use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
+use crate::owners::SharedOwners;
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
@@ -124,6 +125,7 @@ impl<S: SegmentStore> Database<S> {
         let boot_id = clock.boot_id();
         let shared = Arc::new(Shared {
             table,
+            owners: SharedOwners::new(recovered.owners),
             boot_tag: recovery::boot_tag(&boot_id),
             boot_id,
             queue: PiLock::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
@@ -312,6 +314,64 @@ impl<S: SegmentStore> Database<S> {
         self.shared.table.validity(id)
     }
 
+    /// Gives the key of an object to a series, unless another one has it by this template. It is on flash no later than
+    /// the next reading of the object that is put after this call, and is known after every restart. Not for real-time
+    /// callers: it may wait while a piece of a checkpoint is made.
+    ///
+    /// # Errors
+    /// The series that has the key.
+    pub fn claim(&self, owner: &Owner<'_>) -> Result<(), String> {
+        self.shared.owners.lock().claim(owner)
+    }
+
+    /// As [`claim`](Self::claim), for a template with `relatives`: others that make keys of the same form. Of the
+    /// series that these and this template know, the first one has the key.
+    ///
+    /// # Errors
+    /// The series that has the key.
+    pub fn claim_beside(&self, owner: &Owner<'_>, relatives: &[u32]) -> Result<(), String> {
+        self.shared.owners.lock().claim_beside(owner, relatives)
+    }
+
+    /// Takes the key of an object from the series that have it, whatever their templates: the next one by each template
+    /// gets it. Returns how many had it. This holds at once, and over a power cut after
+    /// [`flush_owners`](Self::flush_owners).
+    pub fn release(&self, id: ObjectId) -> usize {
+        self.shared.owners.lock().release(id.0)
+    }
+
+    /// Waits until every [`claim`](Self::claim) and [`release`](Self::release) from before this call is on flash, also
+    /// without a reading behind it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`]; it may be on flash nevertheless.
+    pub fn flush_owners(&self, timeout: Duration) -> Result<(), Error> {
+        let begin = Instant::now();
+        let Some((end, id)) = self.shared.owners.lock().last_waiting() else {
+            return Ok(());
+        };
+        // A commit logs owners before its entries; it takes an entry to have one.
+        let entry = self.declaration(ObjectId(id));
+        let mut is_queued = false;
+        while self.shared.owners.lock().logged() < end {
+            {
+                let mut queue = self.shared.queue.lock();
+                Self::check_open(&queue)?;
+                if !is_queued && queue.has_room(&entry) {
+                    queue.push(&entry);
+                    is_queued = true;
+                }
+                queue.urgent = true;
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(Error::Timeout);
+            }
+            self.push_on(left.min(QUEUE_WAIT))?;
+        }
+        Ok(())
+    }
+
     /// Reads the latest value with its age at the wall clock's now. No lock, allocation or system call.
     ///
     /// # Errors
@@ -458,7 +518,7 @@ impl<S: SegmentStore> Database<S> {
     ) -> Result<R, Error> {
         let shared = &*self.shared;
         let wall = shared.sample_wall();
-        let present = wall.trusted.then(|| shared.present());
+        let present = wall.trusted.then(|| shared.present(wall));
         let mut guard = shared.lock_core();
         let core = &mut *guard;
         while shared.adopt(core)? {}
@@ -618,6 +678,7 @@ impl<S: SegmentStore> Database<S> {
         let oldest_ns = in_flight_ns.or(queue.first_reading_ns);
         // Release the lock first: the histograms are copied below, and no producer must wait for that.
         drop(queue);
+        let table_checkpoint_bytes = checkpoint::content_bytes_max(shared.content());
         let counters = lock(&shared.counters);
         Stats {
             puts,
@@ -639,7 +700,7 @@ impl<S: SegmentStore> Database<S> {
             checkpoints_failed: counters.checkpoints_failed,
             checkpoint_failing: counters.checkpoint_failing,
             replay_bytes: counters.replay_bytes,
-            table_checkpoint_bytes: checkpoint::table_bytes_max(&shared.table),
+            table_checkpoint_bytes,
             store_bytes: shared.capacity_bytes,
             full,
             refused_full,

@@ -68,7 +68,7 @@ pub enum Error {
         buffer_bytes: usize,
     },
     /// The key is empty or longer than [`crate::KEY_BYTES_MAX`].
-    #[error("a key has 1 to 64 bytes, this one {bytes}")]
+    #[error("a key has 1 to {} bytes, this one {bytes}", crate::KEY_BYTES_MAX)]
     KeyInvalid {
         /// Bytes of the refused key.
         bytes: usize,
@@ -218,5 +218,11 @@ mod tests {
         );
         assert_eq!(Error::from(LogFailure::Full).code(), Code::Full);
         assert_eq!(Error::from(LogFailure::Closed).code(), Code::Gone);
+    }
+
+    #[test]
+    fn the_text_about_a_key_has_both_lengths() {
+        let text = Error::KeyInvalid { bytes: 256 }.to_string();
+        assert_eq!(text, "a key has 1 to 255 bytes, this one 256");
     }
 }

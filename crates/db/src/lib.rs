@@ -11,12 +11,12 @@
 //!
 //! **Files:** `database.rs` the interface, `put.rs` how a reading gets into table and log, `options.rs`, `error.rs`,
 //! `stats.rs`, `table.rs` the slot table, `shared.rs` a table that other processes read, `queue.rs` and `ticket.rs`
-//! between producers and the commit thread, `commit.rs` that thread, `log/` records, writer, reader, checkpoint and
-//! scan, `history/` range reads, their index, and the log in its own order, `snapshot.rs` a copy while the store is
-//! written to, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store, `alarm/` thresholds and
-//! staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks, `monitor.rs` their run times,
-//! `realtime.rs` what they need from the machine, `value.rs` the stored form of typed values, `wall.rs` the wall clock
-//! beside the monotonic clock, `store/` the interface to flash.
+//! between producers and the commit thread, `owners.rs` which series has a key, `commit.rs` the commit thread, `log/`
+//! records, writer, reader, checkpoint and scan, `history/` range reads, their index, and the log in its own order,
+//! `snapshot.rs` a copy while the store is written to, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit
+//! the store, `alarm/` thresholds and staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks,
+//! `monitor.rs` their run times, `realtime.rs` what they need from the machine, `value.rs` the stored form of typed
+//! values, `wall.rs` the wall clock beside the monotonic clock, `store/` the interface to flash.
 
 mod alarm;
 mod commit;
@@ -26,6 +26,7 @@ mod history;
 pub mod log;
 mod monitor;
 mod options;
+mod owners;
 mod pi_lock;
 mod put;
 pub mod qos;
@@ -53,6 +54,7 @@ pub use error::{Error, LogFailure};
 pub use history::follow::{LogCursor, LogStep};
 pub use history::{HistoryCursor, HistoryEntry, HistoryQuery, HistoryReport};
 pub use log::checkpoint::bytes_max as checkpoint_bytes_max;
+pub use log::codec::{Owner, SERIES_BYTES_MAX};
 pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
 pub use log::times::Time;
@@ -62,6 +64,7 @@ pub use options::{
     KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, ObjectId, ObjectSpec, Retention,
     ShedPolicy, TableSize, VALUE_BYTES_LIMIT,
 };
+pub use owners::{OWNERS_PER_KEY, Owners};
 pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX, TogetherReading};
 pub use qos::admission::AdmissionFigures;
 pub use recovery::RecoveryReport;

@@ -4,15 +4,16 @@ use crate::error::Error;
 use crate::qos::admission::Quality;
 
 /// Bytes of the longest key.
-pub const KEY_BYTES_MAX: usize = 64;
+pub const KEY_BYTES_MAX: usize = 255;
 
-/// The default of `key_bytes_mean`: keys of any length fit, however many there are.
+/// The default of `key_bytes_mean`: keys of so many bytes fit, however many there are. Longer ones need shorter ones
+/// beside them, or a greater mean.
 pub const KEY_BYTES_MEAN: u32 = 64;
 
 /// The least `key_bytes_mean`: a shorter key takes as much.
 pub const KEY_BYTES_MEAN_MIN: u32 = 16;
 
-/// The greatest `key_bytes_mean`. More than [`KEY_BYTES_MAX`] is of no use until keys may be longer.
+/// The greatest `key_bytes_mean`: keys of any length fit, however many there are.
 pub const KEY_BYTES_MEAN_MAX: u32 = 256;
 
 /// The greatest `value_bytes_max` that a table can be given; one record must fit the recovery buffer.
@@ -169,7 +170,8 @@ impl DbOptions {
     /// # Errors
     /// [`Error::OptionInvalid`] names the first option that does not fit.
     pub fn check(&self) -> Result<(), Error> {
-        // One reading with its object's name, two anchors and a segment head.
+        // An object of a checkpoint with the longest key, and the trailer. Twice as much holds a reading with its
+        // object's name, two anchors and a segment head.
         let record = self.value_bytes_max as u64 + 320;
         let ranges = [
             (
@@ -249,6 +251,51 @@ mod tests {
     #[test]
     fn defaults_lie_in_their_ranges() {
         assert_eq!(DbOptions::default().check(), Ok(()));
+    }
+
+    /// The least append and the least piece hold what they must, with the longest key and the greatest numbers.
+    #[test]
+    fn the_longest_key_fits_the_least_sizes() {
+        use crate::log::codec::{self, ANCHOR_BYTES, Dictionary, Latest, Object, Seal};
+        use crate::log::times::Time;
+        let key = "k".repeat(KEY_BYTES_MAX);
+        for value_bytes_max in [1, 400, VALUE_BYTES_LIMIT] {
+            let record = value_bytes_max + 320;
+            let least = DbOptions {
+                value_bytes_max,
+                append_bytes_max: 2 * record,
+                segment_bytes_max: 4 * record as u64,
+                checkpoint_piece_bytes_max: record,
+                ..DbOptions::default()
+            };
+            assert_eq!(least.check(), Ok(()));
+            let (seal, value) = (Seal::of(7), vec![7; value_bytes_max]);
+            let entry = Dictionary {
+                id: OBJECTS_LIMIT,
+                key: &key,
+                avi_ms: u32::MAX,
+                temporal: true,
+            };
+            let mut bytes = Vec::new();
+            codec::put_segment(&mut bytes, seal, 0);
+            codec::put_dictionary(&mut bytes, seal, &entry);
+            // Kind, length, id, whole time, arrival and checksum of a reading.
+            let reading = 1 + 2 + 5 + 8 + 4 + 4 + value.len();
+            assert!(bytes.len() + 2 * ANCHOR_BYTES + reading <= least.append_bytes_max);
+            let latest = Some(Latest {
+                time: Time::from_ns(1),
+                arrival_ns: u64::MAX,
+                boot_tag: u64::MAX,
+                wall_trusted: true,
+                node_time: true,
+                retained: true,
+                value: &value,
+            });
+            bytes.clear();
+            codec::put_object(&mut bytes, seal, &Object { entry, latest });
+            codec::put_trailer(&mut bytes, seal, u32::MAX, true);
+            assert!(bytes.len() <= least.checkpoint_piece_bytes_max);
+        }
     }
 
     #[test]

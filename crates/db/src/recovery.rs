@@ -1,8 +1,8 @@
-//! Builds the table from what is on flash: the newest complete checkpoint, then the log behind it.
+//! Builds table and owners from what is on flash: the newest complete checkpoint, then the log behind it.
 //!
-//! **Invariants:** nothing is written; memory is the table and one reading buffer; damage is counted by reason and
-//! never prevents the start. Only these prevent it: a device that answers nothing, a later format of a file or of a
-//! key, a table configured smaller than what it must hold.
+//! **Invariants:** nothing is written; memory is the table, the owners and one buffer; damage is counted by reason and
+//! never prevents the start. Only these prevent it: a device that answers nothing, a later format of a file, a table
+//! configured smaller than what it must hold.
 
 use std::ops::ControlFlow;
 
@@ -13,14 +13,12 @@ use crate::log::codec::{Dictionary, FORMAT_VERSION, Record};
 use crate::log::reader::{Damage, Reader, Tail};
 use crate::log::{checkpoint, scan, segment_name};
 use crate::options::ObjectId;
+use crate::owners::Owners;
 use crate::store::SegmentStore;
 use crate::table::{SlotValue, Table};
 
 /// How often a checkpoint is tried that is whole, but cannot be read a moment later.
 const LOADS_MAX: u32 = 3;
-/// The format that a key longer than a table takes is of: one that this program does not know.
-const LONG_KEYS_FORMAT: u32 = FORMAT_VERSION + 1;
-
 /// The first format with times in ns; the anchors and trailers of earlier ones have no flags of the store.
 const NS_FORMAT: u32 = 3;
 
@@ -68,6 +66,8 @@ pub(crate) struct Recovered {
     pub(crate) needed_from: Option<u32>,
     /// Whether the store began with a format before 3.
     pub(crate) is_older_store: bool,
+    /// Which series has each key; the log or the checkpoint has all of them.
+    pub(crate) owners: Owners,
 }
 
 /// First eight bytes of a boot id: tells boots apart in a slot.
@@ -83,6 +83,7 @@ pub(crate) fn recover<S: SegmentStore>(
     segment_bytes_max: u64,
 ) -> Result<Recovered, Error> {
     let mut report = RecoveryReport::default();
+    let mut owners = Owners::default();
     let mut is_older_store = false;
     let mut numbers = checkpoint::numbers(store)?;
     let next_checkpoint = numbers.last().map_or(1, |last| last.saturating_add(1));
@@ -93,7 +94,8 @@ pub(crate) fn recover<S: SegmentStore>(
             let Some(found) = checkpoint::verify(store, numbers[at])? else {
                 break;
             };
-            let loaded = load_checkpoint(store, numbers[at], found.objects, table, &mut report)?;
+            let place = (numbers[at], found.objects);
+            let loaded = load_checkpoint(store, place, table, &mut owners, &mut report)?;
             if let Some(is_older) = loaded {
                 is_older_store |= is_older;
                 head = Some(found);
@@ -131,6 +133,7 @@ pub(crate) fn recover<S: SegmentStore>(
             &mut reader,
             place,
             table,
+            &mut owners,
             &mut report,
             &mut |older| {
                 is_older_store |= older;
@@ -158,6 +161,7 @@ pub(crate) fn recover<S: SegmentStore>(
         reader.lose(segment_bytes_max);
     }
     report.damage = reader.damage;
+    owners.forget_from(table.objects());
     let next_segment = segments
         .last()
         .map_or(0, |last| last.saturating_add(1))
@@ -182,6 +186,7 @@ pub(crate) fn recover<S: SegmentStore>(
         segments,
         report,
         is_older_store,
+        owners,
     })
 }
 
@@ -192,15 +197,17 @@ fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
     bytes
 }
 
-/// Fills the table from a checkpoint that was read as whole a moment ago. Returns whether its store began with a format
-/// before 3; `None` if it was not read as whole again: the log is then replayed over what has been read of it.
+/// Fills table and owners from a checkpoint that was read as whole a moment ago. Returns whether its store began with a
+/// format before 3; `None` if it was not read as whole again: the log is then replayed over what has been read of it.
 fn load_checkpoint<S: SegmentStore>(
     store: &mut S,
-    number: u32,
-    objects: u32,
+    (number, objects): (u32, u32),
     table: &Table,
+    owners: &mut Owners,
     report: &mut RecoveryReport,
 ) -> Result<Option<bool>, Error> {
+    // A series must not have a key because of a file that does not count.
+    owners.clear();
     let mut found = 0;
     let mut is_older_store = false;
     let tail = checkpoint::visit(store, number, &mut |record| {
@@ -224,6 +231,9 @@ fn load_checkpoint<S: SegmentStore>(
             }
             found += 1;
         }
+        if let Record::Owner(owner) = record {
+            owners.restore(owner);
+        }
         if let Record::Trailer {
             is_older_store: is, ..
         } = record
@@ -234,16 +244,20 @@ fn load_checkpoint<S: SegmentStore>(
     })?;
     let is_whole = tail == Some(Tail::Clean) && found == objects;
     report.objects_from_checkpoint = if is_whole { found.into() } else { 0 };
+    if !is_whole {
+        owners.clear();
+    }
     Ok(is_whole.then_some(is_older_store))
 }
 
-/// Fills the table from a segment, from a byte in it. `older` is told what the records say of the store: whether it
-/// began with a format before 3.
+/// Fills table and owners from a segment, from a byte in it. `older` is told what the records say of the store: whether
+/// it began with a format before 3.
 fn replay<S: SegmentStore>(
     store: &mut S,
     reader: &mut Reader,
     (number, start): (u32, u64),
     table: &Table,
+    owners: &mut Owners,
     report: &mut RecoveryReport,
     older: &mut dyn FnMut(bool),
 ) -> Result<Tail, Error> {
@@ -256,6 +270,7 @@ fn replay<S: SegmentStore>(
             Record::Dictionary(entry) => {
                 report.dictionary_conflicts += u64::from(!restore(table, &entry)?);
             }
+            Record::Owner(owner) => owners.restore(&owner),
             Record::Reading(reading) => {
                 let id = ObjectId(reading.id);
                 // The number stays taken even when its name is lost.
@@ -283,14 +298,7 @@ fn replay<S: SegmentStore>(
 
 /// Gives an object its key. Returns `false` if it has another one.
 fn restore(table: &Table, entry: &Dictionary<'_>) -> Result<bool, Error> {
-    let restored = table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal);
-    restored.map_err(|error| match error {
-        // The record is whole, so a later program wrote it, whatever the heads of the files say.
-        Error::KeyInvalid { .. } => Error::Version {
-            found: LONG_KEYS_FORMAT,
-        },
-        other => other,
-    })
+    table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal)
 }
 
 fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(), Error> {
@@ -336,7 +344,7 @@ mod tests {
         );
     }
 
-    /// A store that holds every record of format 3, those included that no writer writes yet.
+    /// A store that holds every record of format 3.
     fn records_of_format_3() -> MemoryStore {
         let mut store = MemoryStore::new();
         let seal = Seal::of(store.secret());
@@ -366,7 +374,7 @@ mod tests {
         for (id, key) in [(0, "a"), (1, "b")] {
             codec::put_dictionary(&mut log, seal, &name(id, key));
         }
-        others::put_owner(&mut log, seal, &owner);
+        codec::put_owner(&mut log, seal, &owner);
         codec::put_anchor(&mut log, seal, &anchor);
         codec::put_anchor(&mut log, seal, &anchor);
         for (n, form) in [Form::Ns, Form::Us, Form::Offset, Form::WholeNs]
@@ -405,7 +413,7 @@ mod tests {
         });
         let entry = name(0, "a");
         codec::put_object(&mut checkpoint, seal, &Object { entry, latest });
-        others::put_owner(&mut checkpoint, seal, &owner);
+        codec::put_owner(&mut checkpoint, seal, &owner);
         let (entry, latest) = (name(1, "b"), None);
         codec::put_object(&mut checkpoint, seal, &Object { entry, latest });
         codec::put_trailer(&mut checkpoint, seal, 2, false);
@@ -460,9 +468,30 @@ mod tests {
         // The checkpoint alone, with a time of 1 ns before 1970.
         store.file_mut("log-00000000").truncate(22);
         let table = Table::new(4, 8, 1).expect("a table");
-        recover(&mut store, &table, 1 << 20).expect("recovered");
+        let recovered = recover(&mut store, &table, 1 << 20).expect("recovered");
         let read = table.read(ObjectId(0), &mut [0; 8]).expect("a value");
         assert_eq!((read.time, read.retained), (Time::from_ns(-1), true));
+        assert_eq!(
+            owners_of(&recovered, 0),
+            [(5, "disk,path=sda1 used".to_owned())]
+        );
+        // The log alone.
+        let mut store = records_of_format_3();
+        store.file_mut("ckpt-00000001").clear();
+        let table = Table::new(4, 8, 1).expect("a table");
+        let recovered = recover(&mut store, &table, 1 << 20).expect("recovered");
+        assert_eq!(
+            owners_of(&recovered, 0),
+            [(5, "disk,path=sda1 used".to_owned())]
+        );
+        assert!(owners_of(&recovered, 1).is_empty());
+    }
+
+    fn owners_of(recovered: &Recovered, id: u32) -> Vec<(u32, String)> {
+        let owners = recovered.owners.of(id);
+        owners
+            .map(|owner| (owner.template, owner.series.to_owned()))
+            .collect()
     }
 
     #[test]
@@ -475,7 +504,7 @@ mod tests {
             template: 5,
             series: "s",
         };
-        others::put_owner(&mut stray, seal, &owner);
+        codec::put_owner(&mut stray, seal, &owner);
         // 42 bytes of head, then the object 0.
         let place = 42 + codec::claimed_bytes(&store.file_mut("ckpt-00000001")[42..]).expect("one");
         drop(store.file_mut("ckpt-00000001").splice(place..place, stray));
@@ -485,8 +514,8 @@ mod tests {
     }
 
     #[test]
-    fn a_key_longer_than_a_table_takes_is_of_a_later_format() {
-        for bytes in [64, 65, 255] {
+    fn a_key_of_each_length_comes_back_from_the_log_and_from_a_checkpoint() {
+        for bytes in [1, 64, 65, 254, 255] {
             let key = "k".repeat(bytes);
             let entry = Dictionary {
                 id: 0,
@@ -513,13 +542,33 @@ mod tests {
                 let mut store = MemoryStore::new();
                 *store.file_mut(name) = content;
                 let table = Table::new(4, 8, 1).expect("a table");
-                let refused = recover(&mut store, &table, 1 << 20).err();
-                let expected = (bytes > 64).then_some(Error::Version { found: 4 });
-                assert_eq!(refused, expected, "{name}: {bytes}");
-                let known = table.lookup(&key);
-                assert_eq!(known, (bytes <= 64).then_some(ObjectId(0)), "{name}");
+                let recovered = recover(&mut store, &table, 1 << 20).expect("recovered");
+                assert_eq!(
+                    recovered.report.damage,
+                    Damage::default(),
+                    "{name}: {bytes}"
+                );
+                assert_eq!(table.lookup(&key), Some(ObjectId(0)), "{name}: {bytes}");
+                assert_eq!(table.key(ObjectId(0)).as_str(), key);
             }
         }
+        // No program writes a longer one.
+        let (key, seal) = ("k".repeat(256), Seal::of(MemoryStore::new().secret()));
+        let mut log = Vec::new();
+        codec::put_segment(&mut log, seal, 0);
+        let entry = Dictionary {
+            id: 0,
+            key: &key,
+            avi_ms: 1000,
+            temporal: true,
+        };
+        codec::put_dictionary(&mut log, seal, &entry);
+        let mut store = MemoryStore::new();
+        *store.file_mut("log-00000000") = log;
+        let table = Table::new(4, 8, 1).expect("a table");
+        let recovered = recover(&mut store, &table, 1 << 20).expect("recovered");
+        assert_ne!(recovered.report.damage, Damage::default());
+        assert_eq!(table.objects(), 0);
     }
 
     #[test]

@@ -10,15 +10,14 @@ use crate::commit::{Core, Shared, lock};
 use crate::error::Error;
 use crate::history::index::Limits;
 use crate::history::summary::{Outline, Sample};
-use crate::log::times::Time;
 use crate::options::Retention;
 use crate::store::SegmentStore;
-use crate::wall;
+use crate::wall::Wall;
 
 impl<S: SegmentStore> Shared<S> {
     /// Runs one step; `true` when there is more to do at once.
     pub(crate) fn maintain(&self, core: &mut Core<S>) -> Result<bool, Error> {
-        let wall_trusted = self.sample_wall().trusted;
+        let wall = self.sample_wall();
         if self
             .clock_changed
             .load(std::sync::atomic::Ordering::Relaxed)
@@ -35,7 +34,7 @@ impl<S: SegmentStore> Shared<S> {
         };
         let retention = *lock(&self.retention);
         let mut deleted = false;
-        if !indexing && self.has_expired(core, &retention, wall_trusted) {
+        if !indexing && self.has_expired(core, &retention, wall) {
             if self.oldest_is_free(core) {
                 let readings = self.delete_oldest(core).map_err(Error::from)?;
                 let mut counters = lock(&self.counters);
@@ -115,28 +114,29 @@ impl<S: SegmentStore> Shared<S> {
         }
     }
 
-    /// Returns both clocks as they are now.
-    pub(crate) fn present(&self) -> Sample {
-        let (monotonic_ns, wall_ms) = wall::both(&*self.clock);
+    /// Returns both clocks as they are now. By the sample that also dates readings and anchors: corrected times keep
+    /// the order of their arrivals, whichever moment corrects them.
+    pub(crate) fn present(&self, wall: Wall) -> Sample {
+        let arrival_us = self.clock.monotonic_ns() / 1000;
         Sample {
-            arrival_us: monotonic_ns / 1000,
-            wall_ns: Time::from_ms(wall_ms).bound_ns(),
+            arrival_us,
+            wall_ns: wall.at_us(arrival_us).ns(),
         }
     }
 
     /// Whether the oldest segment exceeds the limit of size or age.
-    fn has_expired(&self, core: &mut Core<S>, retention: &Retention, wall_trusted: bool) -> bool {
+    fn has_expired(&self, core: &mut Core<S>, retention: &Retention, wall: Wall) -> bool {
         if self.is_too_much(core, retention) {
             return true;
         }
-        if retention.history_age_ms_max == 0 || !wall_trusted {
+        if retention.history_age_ms_max == 0 || !wall.trusted {
             return false;
         }
         if self.is_oldest_spared(core, retention) {
             return false;
         }
         let segments = core.writer.segments();
-        let now = self.present();
+        let now = self.present(wall);
         let boots = core
             .index
             .boots(core.writer.summary(), Some((self.boot_id, now)));

@@ -10,6 +10,9 @@ use crate::error::Error;
 /// Bytes of a stored [`Value::Float`]. No other kind has this length.
 pub const FLOAT_BYTES: usize = 8;
 
+/// Up to this magnitude a double holds every whole number. Many programs keep the numbers of JSON as doubles.
+pub const DOUBLE_EXACT_MAX: u64 = 1 << 53;
+
 /// One typed value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
@@ -91,6 +94,22 @@ impl<'a> Value<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Returns a whole number above [`DOUBLE_EXACT_MAX`] in magnitude, whose digits a program that keeps numbers as
+    /// doubles may not have; `None` for any other value, and for a double above 2^64 in magnitude.
+    #[must_use]
+    pub fn beyond_doubles(&self) -> Option<i128> {
+        const FLOAT_MIN: f64 = DOUBLE_EXACT_MAX as f64;
+        const FLOAT_MAX: f64 = u64::MAX as f64;
+        let number = match self {
+            Self::Integer(value) => i128::from(*value),
+            Self::Unsigned(value) => i128::from(*value),
+            // Such a double is whole.
+            Self::Float(value) if (FLOAT_MIN..=FLOAT_MAX).contains(&value.abs()) => *value as i128,
+            _ => return None,
+        };
+        (number.unsigned_abs() > u128::from(DOUBLE_EXACT_MAX)).then_some(number)
     }
 }
 
@@ -186,6 +205,37 @@ mod tests {
             (Value::Text("on"), "on"),
         ] {
             assert_eq!(value.to_string(), text);
+        }
+    }
+
+    /// `>=` instead of `>` in `beyond_doubles`, or `i64::MAX` as its limit for doubles, makes it red.
+    #[test]
+    fn numbers_beyond_doubles_have_each_digit() {
+        const EXACT: i64 = 1 << 53;
+        for (value, digits) in [
+            (Value::Integer(EXACT), None),
+            (Value::Integer(-EXACT), None),
+            (Value::Integer(EXACT + 1), Some("9007199254740993")),
+            (Value::Integer(-EXACT - 1), Some("-9007199254740993")),
+            (Value::Integer(i64::MIN), Some("-9223372036854775808")),
+            (Value::Unsigned(DOUBLE_EXACT_MAX), None),
+            (Value::Unsigned(u64::MAX), Some("18446744073709551615")),
+            (Value::Float(EXACT as f64), None),
+            (
+                Value::Float(9_007_199_254_740_994.0),
+                Some("9007199254740994"),
+            ),
+            (Value::Float(i64::MIN as f64), Some("-9223372036854775808")),
+            (Value::Float(u64::MAX as f64), Some("18446744073709551616")),
+            (Value::Float(1e20), None),
+            (Value::Float(f64::NAN), None),
+            (Value::Float(f64::NEG_INFINITY), None),
+            (Value::Float(21.5), None),
+            (Value::Text("9007199254740993"), None),
+            (Value::Boolean(true), None),
+        ] {
+            let found = value.beyond_doubles().map(|number| number.to_string());
+            assert_eq!(found.as_deref(), digits, "{value:?}");
         }
     }
 

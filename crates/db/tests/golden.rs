@@ -18,8 +18,13 @@ use db::{
 };
 
 fn golden(format: u32) -> MemoryStore {
-    let directory =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{format}"));
+    golden_of(&format!("format-{format}"))
+}
+
+fn golden_of(name: &str) -> MemoryStore {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
     let mut store = MemoryStore::with_secret(scenario::SECRET);
     for entry in std::fs::read_dir(directory).expect("the golden files") {
         let entry = entry.expect("an entry");
@@ -40,6 +45,41 @@ fn the_written_bytes_are_the_golden_ones() {
     );
     for name in names {
         assert!(golden.file(name) == written.file(name), "{name} differs");
+    }
+}
+
+/// Owners in the log and in a checkpoint: what other programs of format 3 read, too.
+#[test]
+fn owners_have_their_golden_bytes() {
+    let (golden, written) = (golden_of("owners-3"), scenario::write_owners());
+    let names: Vec<_> = golden.names().collect();
+    assert_eq!(names, ["ckpt-00000001", "log-00000000"]);
+    assert_eq!(names, written.names().collect::<Vec<_>>());
+    for name in names {
+        assert!(golden.file(name) == written.file(name), "{name} differs");
+    }
+    // Each of the two files says all of them.
+    for name in ["ckpt-00000001", "log-00000000"] {
+        let mut store = golden_of("owners-3");
+        store.delete(name).expect("deleted");
+        let db = open(store, &sim_clock(), small_options());
+        for (n, key) in scenario::KEYS.into_iter().enumerate() {
+            let id = db.lookup(key).expect("known").0;
+            for (place, (template, series)) in scenario::OWNERS.into_iter().enumerate() {
+                let template = db::Owner::template_of(template);
+                let other = db::Owner {
+                    id,
+                    template,
+                    series: "another",
+                };
+                let expected = if place < n {
+                    Err(series.to_owned())
+                } else {
+                    Ok(())
+                };
+                assert_eq!(db.claim(&other), expected, "{name} {key} {place}");
+            }
+        }
     }
 }
 
@@ -453,5 +493,15 @@ fn a_reading_has_its_bytes() {
         after = round();
     }
     assert_eq!(after - before, BYTES_OF_READINGS);
+    // A time of the node's clock takes no more where it is not in whole ms. The anchor of a clock that has changed
+    // comes first, so that none comes between.
+    clock.set_wall_trusted(false);
+    clock.advance_ns(123_456);
+    for (id, expected) in [(0, 22), (128, 23), (16_384, 24)] {
+        let id = ObjectId(id);
+        assert_eq!(bytes(&|| db.put_now(id, &value, batched)), expected);
+        let kept = || db.put_retained(id, &value, None, batched);
+        assert_eq!(bytes(&kept), expected);
+    }
     assert_eq!(db.stats().checkpoints, 0);
 }

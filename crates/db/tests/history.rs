@@ -1,8 +1,11 @@
 //! Range reads: every reading in its range, from its segments alone, with its time corrected where that is possible.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::common::{declare, open, small_options};
+use base::clock::Clock;
 use base::sim::{Random, SimClock};
 use db::{
     Database, DbOptions, Durability, HistoryCursor, HistoryQuery, HistoryReport, MemoryStore,
@@ -91,10 +94,11 @@ fn every_range_shows_what_lies_in_it_and_nothing_else() {
                 if db.stats().queue_bytes > 3000 {
                     db.pump().unwrap();
                 }
-                let now_ns = base::clock::Clock::wall_ms(&clock) * 1_000_000;
-                // Some are late by up to ten minutes, some have no time of their own. Times are in ms, µs or ns.
+                // Some are late by up to ten minutes, some have no time of their own. Times are in ms, µs or ns; those
+                // of the node's clock are in µs.
                 let (time_ns, ticket) = if random.below(3) == 0 {
-                    (now_ns, db.put_now(id, &value, Durability::Batched))
+                    let now_us = clock.wall_ns() / 1_000;
+                    (now_us * 1_000, db.put_now(id, &value, Durability::Batched))
                 } else {
                     let late_ms = if random.below(10) == 0 {
                         random.below(600_000) as i64
@@ -103,7 +107,8 @@ fn every_range_shows_what_lies_in_it_and_nothing_else() {
                     };
                     let below_ms = random.below(1_000_000) as i64;
                     let unit = [1_000_000, 1_000, 1][random.index(3)];
-                    let time_ns = now_ns - late_ms * 1_000_000 + below_ms / unit * unit;
+                    let ms = clock.wall_ms() - late_ms;
+                    let time_ns = ms * 1_000_000 + below_ms / unit * unit;
                     let time = db::Time::from_ns(time_ns);
                     (time_ns, db.put(id, &value, time, Durability::Batched))
                 };
@@ -184,7 +189,7 @@ fn a_range_reads_its_segments_alone_and_of_those_its_pieces() {
     let clock = clock();
     let db = open(MemoryStore::new(), &clock, wide());
     let ids = declare(&db, 9);
-    let begin_ms = base::clock::Clock::wall_ms(&clock);
+    let begin_ms = clock.wall_ms();
     for n in 0..100_000u64 {
         clock.advance_ns(10_000_000);
         // The last object stays silent after the first tenth.
@@ -298,7 +303,7 @@ fn times_from_before_the_clock_was_right_are_corrected() {
         [1, 2, 3]
     );
     // A boot whose clock never became right keeps the recorded times, and says so.
-    let recorded_ms = base::clock::Clock::wall_ms(&clock);
+    let recorded_ms = clock.wall_ms();
     db.put_now(ids[0], b"?", Durability::Now).unwrap();
     db.pump().unwrap();
     let last = history(&db, ALL).0.pop().unwrap();
@@ -306,6 +311,83 @@ fn times_from_before_the_clock_was_right_are_corrected() {
         (last.value.as_slice(), last.time_ms, last.corrected),
         (b"?".as_slice(), recorded_ms, false)
     );
+}
+
+/// A wall clock whose reads come up to 40 µs early or late, as those of a thread that loses the processor.
+struct Trembling {
+    exact: SimClock,
+    reads: AtomicI64,
+}
+
+impl Clock for Trembling {
+    fn monotonic_ns(&self) -> u64 {
+        self.exact.monotonic_ns()
+    }
+    fn wall_ms(&self) -> i64 {
+        self.wall_ns().div_euclid(1_000_000)
+    }
+    fn wall_ns(&self) -> i64 {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed);
+        // Each read differs from the one before by at least 40 µs.
+        self.exact.wall_ns() + (read * 2 % 5 - 2) * 20_000
+    }
+    fn wall_is_trusted(&self) -> bool {
+        self.exact.wall_is_trusted()
+    }
+    fn boot_id(&self) -> [u8; 16] {
+        self.exact.boot_id()
+    }
+}
+
+/// Readings 10 µs apart, while each sample of the wall clock says another offset and its trust comes and goes. The
+/// times of the node's clock follow each other as the arrivals do: as put and logged, as corrected, by whichever
+/// trusted moment, and where these meet.
+#[test]
+fn corrected_times_are_ordered_as_arrivals() {
+    let exact = SimClock::new(5);
+    exact.advance_ns(7_654_321_987);
+    let reads = AtomicI64::new(0);
+    let clock = Arc::new(Trembling {
+        exact: exact.clone(),
+        reads,
+    });
+    let opened = |store: MemoryStore| {
+        let clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        Database::open(store, clock, small_options()).expect("opened")
+    };
+    let db = opened(MemoryStore::new());
+    let id = declare(&db, 1)[0];
+    for n in 0..240_u64 {
+        exact.advance_ns(10_000);
+        if n == 30 {
+            exact.set_wall_ms(1_700_000_000_000);
+        }
+        exact.set_wall_trusted(n / 30 % 2 == 1);
+        db.put_now(id, &n.to_le_bytes(), Durability::Batched)
+            .unwrap();
+        if n % 3 == 0 {
+            db.pump().unwrap();
+        }
+    }
+    db.pump().unwrap();
+    indexed(&db);
+    let check = |db: &Database<MemoryStore>| {
+        let (seen, report) = history(db, ALL);
+        assert!(report.segments_total > 1, "{report:?}");
+        let apart_ns: Vec<_> = seen
+            .windows(2)
+            .map(|pair| pair[1].time_ns - pair[0].time_ns)
+            .collect();
+        assert_eq!(apart_ns, [10_000; 239]);
+        let corrected = seen.iter().filter(|seen| seen.corrected).count();
+        assert!((110..130).contains(&corrected), "{corrected}");
+        seen
+    };
+    let before = check(&db);
+    assert!((before[0].time_ns - 1_700_000_000_000_000_000).abs() < 1_000_000);
+    // A later run has samples of its own, and none of them moves what is logged.
+    exact.set_wall_trusted(false);
+    assert_eq!(check(&opened(db.abandon().unwrap())), before);
 }
 
 #[test]
@@ -348,7 +430,7 @@ fn a_clock_that_is_set_back_neither_hides_nor_reorders() {
     for n in 0..60u8 {
         clock.advance_ns(1_000_000_000);
         if n % 20 == 10 {
-            let now_ms = base::clock::Clock::wall_ms(&clock);
+            let now_ms = clock.wall_ms();
             clock.set_wall_ms(now_ms - 3_600_000);
         }
         db.put_now(id, &[n], Durability::Now).unwrap();

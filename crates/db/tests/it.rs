@@ -15,6 +15,7 @@ mod history;
 mod history_index;
 mod log_damage;
 mod outside_bytes;
+mod owners;
 mod pace;
 mod retention;
 mod room;

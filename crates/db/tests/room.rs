@@ -5,6 +5,8 @@ use crate::common::{Oracle, open, scan, sim_clock, small_options};
 use db::*;
 
 const VALUE_BYTES: usize = 400;
+/// Bytes of each key: as many as there are by default for as many keys as there can be.
+const KEY_BYTES: usize = KEY_BYTES_MEAN as usize;
 
 fn options(objects: u32, store_bytes: u64, full_policy: FullPolicy) -> DbOptions {
     DbOptions {
@@ -26,15 +28,15 @@ fn options(objects: u32, store_bytes: u64, full_policy: FullPolicy) -> DbOptions
 /// Returns the most bytes that a checkpoint of a full table takes; with keys this long it takes hardly less.
 fn checkpoint_bytes(objects: u32) -> u64 {
     let each = |bytes: usize| u64::from(objects) * bytes as u64;
-    checkpoint_bytes_max(objects, each(KEY_BYTES_MAX), each(VALUE_BYTES))
+    checkpoint_bytes_max(objects, each(KEY_BYTES), each(VALUE_BYTES))
 }
 
-/// Declares keys of the maximum length in the log.
+/// Declares keys that take all bytes that there are for them.
 fn declare_long<S: SegmentStore>(db: &Database<S>, objects: u32) -> Vec<ObjectId> {
     let ids = (0..objects)
         .map(|n| {
             let spec = ObjectSpec {
-                key: &format!("{n:064}"),
+                key: &format!("{n:0KEY_BYTES$}"),
                 avi_ms: u32::MAX,
                 temporal: true,
             };

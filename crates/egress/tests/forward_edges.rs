@@ -7,7 +7,7 @@ use crate::common::{
 use base::sim::{SimClock, SimDevice};
 use db::value::Value;
 use db::{Durability, ObjectId, Time};
-use egress::forward::{Begin, Forwarder, Order, UpstreamOptions};
+use egress::forward::{Begin, Forwarder, Order, TimeUnit, UpstreamOptions};
 use std::sync::Arc;
 
 /// A node with this many blocks: its clock, its database and its keys.
@@ -287,16 +287,25 @@ fn a_unit_in_a_used_buffer_has_nothing_of_the_one_before_it() {
     assert_eq!((received.times.len(), received.all.len()), (500, 500));
 }
 
-/// The log has ns. Whatever the unit of an upstream, it gets whole ms, which are not rounded up.
+/// The log has ns, and so has an upstream, unless it is set to ms, which are not rounded up. `entry.time.ms()` in the
+/// forwarder makes it red.
 #[test]
-fn times_go_upstream_in_whole_ms_rounded_down() {
+fn times_go_upstream_in_ns_or_in_whole_ms_rounded_down() {
     let mqtt = UpstreamOptions {
         begin: Begin::Oldest,
         ..single()
     };
+    let in_unit = |options: &UpstreamOptions, time_unit| UpstreamOptions {
+        time_unit,
+        ..options.clone()
+    };
+    let http = from_oldest(10);
+    let (ns, ms) = (TimeUnit::Nanoseconds, TimeUnit::Milliseconds);
     for (options, time) in [
-        (mqtt, "1700000000123000000"),
-        (from_oldest(10), "1700000000123"),
+        (in_unit(&mqtt, ns), "1700000000123999999"),
+        (in_unit(&http, ns), "1700000000123999999"),
+        (in_unit(&mqtt, ms), "1700000000123"),
+        (in_unit(&http, ms), "1700000000123"),
     ] {
         let (clock, db, ids) = node(2048);
         let mut one = forwarder(&db, &clock, options);

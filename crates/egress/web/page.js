@@ -11,7 +11,7 @@ const SIGNS = { ok: ["✓ ok", "good"], degraded: ["! degraded", "warn"], failed
 
 const $ = (id) => document.getElementById(id);
 const main = document.querySelector("main");
-const keys = new Map(); // key → { key, value, time_ms, group, name, validity_ms, temporal }
+const keys = new Map(); // key → { key, value, digits, time_ms, group, name, validity_ms, temporal }
 const groups = new Map();
 let clock_ahead_ms = 0; // the node's clock against this one's
 let down_since = null;
@@ -116,7 +116,7 @@ class Group {
         this.rebuild = true;
         continue;
       }
-      write(row.value, text(entry.value));
+      write(row.value, entry.digits ?? text(entry.value));
       write(row.age, span(now_ms - entry.time_ms));
       const name = is_fresh(entry, now_ms) ? "" : "stale";
       if (row.element.className !== name) row.element.className = name;
@@ -197,9 +197,10 @@ function learn_soon() {
 
 function take(values) {
   clock_ahead_ms = values.now_ms - Date.now();
-  for (const [key, [value, time_ms]] of Object.entries(values.values)) {
+  for (const [key, [value, time_ms, digits]] of Object.entries(values.values)) {
     const entry = keys.get(key) ?? meet(key);
     entry.value = value;
+    entry.digits = digits;
     entry.time_ms = time_ms;
     entry.group.dirty = true;
     if (plots.has(key)) plots.add(key, time_ms, value);

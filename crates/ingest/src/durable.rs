@@ -114,6 +114,14 @@ mod tests {
         fn resolve(&self, _key: &str) -> Result<u32, Reason> {
             Ok(0)
         }
+        fn resolve_for(
+            &self,
+            key: &str,
+            _: crate::intake::KeyOwner<'_>,
+            _: &mut String,
+        ) -> Result<u32, Reason> {
+            self.resolve(key)
+        }
         fn put(&self, _object: u32, _value: &[u8], _time: Option<Time>) -> Result<u64, PutError> {
             Err(PutError::Failed)
         }

@@ -41,7 +41,7 @@ fn every_reason_of_a_message_counts_once_and_makes_no_object() {
     let deep = format!("{}1{}", "{\"v\":".repeat(200), "}".repeat(200));
     let large = format!("{{\"v\":1,\"x\":\"{}\"}}", "x".repeat(JSON_BYTES_MAX));
     let long_text = format!("{{\"v\":\"{}\",\"t\":{NOW_MS}}}", "x".repeat(64));
-    let long_topic = format!("n/{}", "x".repeat(63));
+    let long_topic = format!("n/{}", "x".repeat(254));
     let future = format!("{{\"v\":1,\"t\":{}}}", NOW_MS + 60_001);
     let past = format!("{{\"v\":1,\"t\":{}}}", NOW_MS - 31 * 86_400_000);
     let cases: Vec<(&[u8], &[u8], Reason)> = vec![

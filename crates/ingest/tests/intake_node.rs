@@ -82,7 +82,7 @@ fn the_first_rule_that_fits_a_key_decides() {
     assert_eq!(validity(&node, "room/2/temperature"), Some((300, true)));
     assert_eq!(validity(&node, "room/2/co2"), Some((400, true)));
     assert_eq!(node.resolve("kitchen"), Err(Reason::KeyUnknown));
-    let long = "room/".repeat(13);
+    let long = "room/".repeat(52);
     let wild = [
         "room/+",
         "room/#",
@@ -193,7 +193,7 @@ fn a_declared_key_that_cannot_be_made_costs_itself_alone() {
     let (node, _) = node(declared(&[("a", 1), ("b", 2)]), options);
     assert_eq!(node.declare_exact(), Ok(2));
     assert_eq!(node.declare_failures(), None);
-    let long = "x".repeat(65);
+    let long = "x".repeat(256);
     let changed = declared(&[("c", 3), (&long, 4), ("a", 5), ("d", 6), ("+", 7)]);
     assert_eq!(node.set_rules(changed.clone()), Ok(2));
     assert_eq!(validity(&node, "a"), Some((5, true)));

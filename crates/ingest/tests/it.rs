@@ -2,6 +2,7 @@
 
 mod fuzz_corpus;
 mod intake;
+mod intake_keys;
 mod intake_node;
 mod intake_support;
 mod line_body;
@@ -17,5 +18,6 @@ mod mqtt_packet;
 mod mqtt_scripted;
 mod mqtt_support;
 mod pattern;
+mod read_back;
 mod series;
 mod sparkplug;

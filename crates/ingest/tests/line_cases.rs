@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::intake_support::{Fake, options, refused};
-use ingest::intake::{Intake, IntakeOptions};
+use crate::intake_support::{Fake, offer, options, refused, topic_rule};
+use ingest::intake::{Intake, IntakeOptions, PayloadKind};
 use ingest::line::{BodyStopped, LineBody, LineBuffer, Piece, Precision};
 
 const PAGE: &str = include_str!("../LINE.md");
@@ -143,12 +143,37 @@ fn done_as_body(case: &Case, end: &str) -> Vec<String> {
     let mut intake = Intake::new(options(), fake.clone());
     let mut body = LineBody::new(text.into(), case.precision, 1000);
     assert_eq!(body.take(&mut intake), BodyStopped::Done);
+    sorted(&fake, &intake)
+}
+
+/// Returns the same for the payload of a message.
+fn done_as_payload(case: &Case, end: &str) -> Vec<String> {
+    let mut text = case.line.clone();
+    for (symbol, character) in SYMBOLS {
+        text = text.replace(symbol, character);
+    }
+    text.push_str(end);
+    let fake = Fake::new();
+    fake.with(|inner| inner.trusted = false);
+    let key = "{measurement}/{values}/{field}";
+    let options = IntakeOptions {
+        subscriptions: vec![topic_rule("lines", key, PayloadKind::Line)],
+        line_precision: case.precision,
+        ..options()
+    };
+    let mut intake = Intake::new(options, fake.clone());
+    let _ = offer(&mut intake, b"lines", text.as_bytes());
+    sorted(&fake, &intake)
+}
+
+/// Returns readings and reasons as the page writes them, sorted.
+fn sorted(fake: &Fake, intake: &Intake<Fake>) -> Vec<String> {
     let mut done = Vec::new();
     for (key, value, time) in fake.with(|inner| inner.puts.clone()) {
         let time = time.map_or(String::new(), |time| format!(" @{}", time.ns()));
         done.push(format!("{key}={value}{time}"));
     }
-    for (reason, count) in refused(&intake) {
+    for (reason, count) in refused(intake) {
         done.extend((0..count).map(|_| reason.to_owned()));
     }
     for text in &mut done {
@@ -167,6 +192,19 @@ fn a_body_is_read_by_the_same_table() {
         wanted.sort();
         for end in ["", "\n"] {
             assert_eq!(done_as_body(&case, end), wanted, "`{}`{end:?}", case.line);
+        }
+    }
+}
+
+/// Other ends of lines in messages than on connections make it red, and times in another unit.
+#[test]
+fn a_payload_is_read_by_the_same_table() {
+    for case in cases() {
+        let mut wanted = case.node.clone();
+        wanted.sort();
+        for end in ["", "\n"] {
+            let done = done_as_payload(&case, end);
+            assert_eq!(done, wanted, "`{}`{end:?}", case.line);
         }
     }
 }

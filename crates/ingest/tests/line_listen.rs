@@ -280,7 +280,7 @@ fn bad_input_costs_itself() {
     client.send(&vec![b'x'; 10 << 20]);
     client.send(b"\nm v=NaN\nm v=\xff\nm u=1\nm a=1 5\n");
     client.send(format!("m a=1 {}\n", (NOW_MS + 60_001) * 1_000_000).as_bytes());
-    client.send(format!("m {}=1\n", "k".repeat(100)).as_bytes());
+    client.send(format!("m {}=1\n", "k".repeat(254)).as_bytes());
     client.send(b"\0\x01\x02\nm a=2\n\n");
     assert_eq!(client.answer(), "ok 2 8\n");
     assert_eq!(node.fake.texts(), ["m/a=1", "m/a=2"]);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::intake_support::{Fake, NOW_MS, offer, refused, topic_rule};
 use ingest::intake::{
     ArrayRule, Decision, Destination, Intake, IntakeOptions, JSON_VALUES_MAX, JsonRule, JsonTake,
-    LogGone, MemberRule, MemberRules, Note, Outcome, PathPattern, PayloadKind, PutError, Reason,
-    Retained, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
+    KeyOwner, LogGone, MemberRule, MemberRules, Note, Outcome, PathPattern, PayloadKind, PutError,
+    Reason, Retained, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
 };
 use ingest::line::Precision;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn kind(kind: ValueKind) -> ValueRule {
 }
 
 /// Rules that take and leave these paths.
-fn fields(take: &[&str], leave: &[&str]) -> MemberRules {
+pub(crate) fn fields(take: &[&str], leave: &[&str]) -> MemberRules {
     MemberRules {
         take: take.iter().map(|text| pattern(text)).collect(),
         leave: leave.iter().map(|text| pattern(text)).collect(),
@@ -33,7 +33,7 @@ fn fields(take: &[&str], leave: &[&str]) -> MemberRules {
     }
 }
 
-fn own(path: &str, name: Option<&str>, value: ValueRule) -> MemberRule {
+pub(crate) fn own(path: &str, name: Option<&str>, value: ValueRule) -> MemberRule {
     MemberRule {
         pattern: pattern(path),
         name: name.map(str::to_owned),
@@ -41,7 +41,7 @@ fn own(path: &str, name: Option<&str>, value: ValueRule) -> MemberRule {
     }
 }
 
-fn several(rules: MemberRules) -> JsonRule {
+pub(crate) fn several(rules: MemberRules) -> JsonRule {
     JsonRule {
         take: JsonTake::Several(Box::new(rules)),
         time_field: None,
@@ -49,7 +49,7 @@ fn several(rules: MemberRules) -> JsonRule {
     }
 }
 
-fn json_rule(filter: &str, key: &str, json: JsonRule) -> SubscriptionRule {
+pub(crate) fn json_rule(filter: &str, key: &str, json: JsonRule) -> SubscriptionRule {
     SubscriptionRule {
         filter: filter.to_owned(),
         key: Template::parse(key, TemplateKind::TopicAndPath).unwrap(),
@@ -58,7 +58,7 @@ fn json_rule(filter: &str, key: &str, json: JsonRule) -> SubscriptionRule {
     }
 }
 
-fn options(subscriptions: Vec<SubscriptionRule>) -> IntakeOptions {
+pub(crate) fn options(subscriptions: Vec<SubscriptionRule>) -> IntakeOptions {
     IntakeOptions {
         subscriptions,
         past_days_max: 30,
@@ -651,6 +651,9 @@ impl Destination for Told {
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
         self.0.lock().unwrap().push(format!("key {key}"));
         Ok(0)
+    }
+    fn resolve_for(&self, key: &str, _: KeyOwner<'_>, _: &mut String) -> Result<u32, Reason> {
+        self.resolve(key)
     }
     fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
         Ok(0)

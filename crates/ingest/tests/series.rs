@@ -1,8 +1,14 @@
 //! Series and their keys: two series to which a template gives one key are never mixed.
 
-use crate::intake_support::{Fake, intake, options, topic_rule};
+use std::sync::Arc;
+
+use crate::intake_support::{Fake, NOW_MS, intake, options, topic_rule};
+use base::sim::SimClock;
+use db::value::Value;
+use db::{CommitDriver, Database, DbOptions, MemoryStore, PowerCut};
 use ingest::intake::{
-    Intake, IntakeOptions, Outcome, PayloadKind, Reason, TagsForm, Template, TemplateKind,
+    Intake, IntakeOptions, KeyRules, NodeDestination, Outcome, PayloadKind, Reason, TagsForm,
+    Template, TemplateKind,
 };
 use proptest::prelude::*;
 
@@ -98,11 +104,187 @@ fn a_key_stays_with_its_series_over_a_reload() {
     intake.reload(more.clone());
     assert!(taken(intake.mqtt(b"t/a", b"1")));
     assert!(taken(intake.line(b"m,no=1 v=1")));
-    // A template without rules in between starts again.
+    // A template that had no rules in between knows its series again.
     intake.reload(options());
-    assert!(taken(intake.line(b"m,floor=1 v=2")));
-    assert!(!taken(intake.line(b"m,room=1 v=3")));
+    assert!(!taken(intake.line(b"m,floor=1 v=2")));
+    assert!(taken(intake.line(b"m,room=1 v=3")));
     assert_eq!(intake.counters().refused(Reason::KeyShared), 3);
+}
+
+/// The way out of `key_shared` for a sensor that replaces another one, as docs/operate.md has it: a part that is always
+/// empty makes another template, of the same keys.
+#[test]
+fn a_template_with_an_empty_part_gives_its_keys_to_other_series() {
+    let fake = Fake::new();
+    let mut intake = intake(&fake);
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    let mut rules = options();
+    rules.subscriptions = vec![topic_rule("t/#", "{2}/{3}", PayloadKind::Number)];
+    intake.reload(rules.clone());
+    assert!(taken(intake.line(b"m,room=1 v=1")));
+    assert!(!taken(intake.line(b"m,floor=1 v=2")));
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert!(!taken(intake.mqtt(b"t//a", b"2")));
+    let template = "{measurement}/{values}{tag:2nd}/{field}";
+    rules.line_key = Template::parse(template, TemplateKind::Line).unwrap();
+    rules.subscriptions = vec![topic_rule("t/#", "{2}/{3}{9}", PayloadKind::Number)];
+    intake.reload(rules);
+    assert!(taken(intake.line(b"m,floor=1 v=3")));
+    assert!(!taken(intake.line(b"m,room=1 v=4")));
+    assert!(taken(intake.line(b"m v=5")));
+    assert!(taken(intake.mqtt(b"t//a", b"6")));
+    assert!(!taken(intake.mqtt(b"t/a", b"7")));
+    let expected = ["m/1/v=1", "a=1", "m/1/v=3", "m/v=5", "a=6"];
+    assert_eq!(fake.texts(), expected);
+}
+
+/// What `keel keys release` does: the key goes to the series that sends next, although the intake remembers the old
+/// one.
+#[test]
+fn a_released_key_goes_to_the_series_that_sends_next() {
+    let node = node_on(MemoryStore::new());
+    let mut rules = options();
+    rules.line_key = Template::parse("{measurement}/{tag:no}", TemplateKind::Line).unwrap();
+    rules.subscriptions = vec![topic_rule("t/#", "{2}/{3}", PayloadKind::Number)];
+    let mut intake = Intake::new(rules, Arc::clone(&node));
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    assert!(taken(intake.line(b"m,no=1,firmware=1 v=1")));
+    assert!(!taken(intake.line(b"m/1,firmware=1 v=2")));
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert!(!taken(intake.mqtt(b"t//a", b"2")));
+    let database = node.database();
+    let objects = ["m/1", "a"].map(|key| database.lookup(key).unwrap());
+    for object in objects {
+        assert_eq!(database.release(object), 1);
+    }
+    intake.forget_owners(&objects.map(|object| object.0));
+    assert!(taken(intake.line(b"m/1,firmware=2 v=3")));
+    assert!(!taken(intake.line(b"m,no=1,firmware=1 v=4")));
+    assert!(taken(intake.mqtt(b"t//a", b"5")));
+    assert!(!taken(intake.mqtt(b"t/a", b"6")));
+    // It is the first one now, and none that is merged into another.
+    assert_eq!(intake.counters().merged(), 0);
+    let mut value = [0; 64];
+    for (object, expected) in objects.into_iter().zip([3.0, 5.0]) {
+        let got = database.get(object, &mut value).unwrap();
+        let bytes = &value[..got.value_bytes];
+        assert_eq!(Value::decode(bytes), Some(Value::Float(expected)));
+    }
+}
+
+type Node = Arc<NodeDestination<MemoryStore>>;
+
+/// A node's database on this store.
+fn node_on(store: MemoryStore) -> Node {
+    let clock = SimClock::new(3);
+    clock.set_wall_ms(NOW_MS);
+    clock.set_wall_trusted(true);
+    let options = DbOptions {
+        commit_driver: CommitDriver::Manual,
+        ..DbOptions::default()
+    };
+    let database = Database::open(store, Arc::new(clock.clone()), options).unwrap();
+    let rules = KeyRules {
+        auto_create: true,
+        ..KeyRules::default()
+    };
+    let node = NodeDestination::new(Arc::new(database), Arc::new(clock), rules);
+    Arc::new(node)
+}
+
+/// The first rows of the issues 31 and 34, "two series are mixed silently": also after a restart, the other series is
+/// refused, and the text names both.
+#[test]
+fn an_owner_is_known_over_a_restart() {
+    let first = [
+        ("", "m,room=1 v=1"),
+        ("", "disk,device=sda1 used=1"),
+        ("l/x", "a b/c=1"),
+    ];
+    let others = [
+        (
+            "",
+            "m,floor=1 v=2",
+            "m,floor=1 v has the key of m,room=1 v: m/1/v",
+        ),
+        (
+            "",
+            "disk,path=sda1 used=2",
+            "disk,path=sda1 used has the key of disk,device=sda1 used: disk/sda1/used",
+        ),
+        ("l/x", "a/b c=1", "x a/b c has the key of x a b/c: x/a/b/c"),
+    ];
+    let mut store = MemoryStore::new();
+    for start in 0..3 {
+        let node = node_on(store);
+        let mut intake = Intake::new(options(), Arc::clone(&node));
+        let mut take = |topic: &str, line: &str| match topic {
+            "" => intake.line(line.as_bytes()),
+            topic => intake.mqtt(topic.as_bytes(), line.as_bytes()),
+        };
+        if start == 0 {
+            for (topic, line) in first {
+                assert!(matches!(take(topic, line), Outcome::Accepted { .. }));
+            }
+            node.database().pump().unwrap();
+        }
+        for (topic, line, _) in others {
+            assert_eq!(take(topic, line), Outcome::Refused, "{start} {line}");
+        }
+        for (topic, line) in first {
+            assert!(matches!(take(topic, line), Outcome::Accepted { .. }));
+        }
+        let counters = intake.counters();
+        assert_eq!(counters.refused(Reason::KeyShared), 3);
+        for (topic, line, text) in others {
+            let mut intake = Intake::new(options(), Arc::clone(&node));
+            match topic {
+                "" => intake.line(line.as_bytes()),
+                topic => intake.mqtt(topic.as_bytes(), line.as_bytes()),
+            };
+            assert_eq!(intake.counters().excerpt(Reason::KeyShared), text);
+        }
+        node.database().pump().unwrap();
+        store = match start {
+            // From the log alone, then from the checkpoint.
+            0 => node.database().abandon().unwrap(),
+            _ => node.database().close().unwrap(),
+        };
+    }
+}
+
+/// Power fails in any call of the first commit, and leaves any of several prefixes of what it appends.
+#[test]
+fn no_power_cut_lets_another_series_into_a_history() {
+    let (mut kept, mut lost) = (0, 0);
+    for after_calls in 0..6 {
+        for bytes_kept in (0..400).step_by(7) {
+            let mut store = MemoryStore::new();
+            store.set_power_cut(PowerCut {
+                after_calls,
+                bytes_kept,
+            });
+            let node = node_on(store);
+            let mut intake = Intake::new(options(), Arc::clone(&node));
+            intake.line(b"m,room=1 v=1");
+            let _ = node.database().pump();
+            let mut store = node.database().abandon().unwrap();
+            store.restart();
+            let node = node_on(store);
+            let database = node.database();
+            let id = database.lookup("m/1/v");
+            let has_history = id.is_some_and(|id| database.get(id, &mut [0; 64]).is_ok());
+            let mut intake = Intake::new(options(), Arc::clone(&node));
+            let other = intake.line(b"m,floor=1 v=2");
+            if has_history {
+                assert_eq!(other, Outcome::Refused, "{after_calls} {bytes_kept}");
+                kept += 1;
+            } else {
+                lost += 1;
+            }
+        }
+    }
+    assert!(kept > 10 && lost > 10, "{kept} {lost}");
 }
 
 #[test]

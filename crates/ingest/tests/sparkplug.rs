@@ -11,7 +11,6 @@ use ingest::intake::{
     EdgeNodeState, Intake, IntakeOptions, KeyRules, NodeDestination, Outcome, PayloadKind, Reason,
     Retained, SparkplugRule, SubscriptionRule, Template, TemplateKind,
 };
-use proptest::prelude::*;
 use prost::Message;
 
 /// The schema, with what the node does not read.
@@ -166,6 +165,12 @@ fn payload(seq: Option<u64>, metrics: Vec<Metric>) -> Vec<u8> {
     payload.encode_to_vec()
 }
 
+/// The birth of an edge node or device with one metric.
+pub(crate) fn birth_of(name: &str) -> Vec<u8> {
+    let metric = born(name, None, DOUBLE, Value::Double(1.0));
+    payload(Some(0), vec![metric])
+}
+
 fn session(number: u64) -> Metric {
     born("bdSeq", None, UINT64, Value::Long(number))
 }
@@ -200,7 +205,7 @@ fn rule(key: &str, rebirth: bool) -> SubscriptionRule {
     }
 }
 
-const KEY: &str = "{group}/{edge}/{place}/{metric}";
+pub(crate) const KEY: &str = "{group}/{edge}/{place}/{metric}";
 
 fn options(rule: SubscriptionRule) -> IntakeOptions {
     IntakeOptions {
@@ -211,7 +216,7 @@ fn options(rule: SubscriptionRule) -> IntakeOptions {
     }
 }
 
-fn intake(fake: &Arc<Fake>) -> Intake<Fake> {
+pub(crate) fn intake(fake: &Arc<Fake>) -> Intake<Fake> {
     Intake::new(options(rule(KEY, false)), Arc::clone(fake))
 }
 
@@ -752,48 +757,4 @@ fn names_stay_over_a_reload_and_a_lossy_template_mixes_nothing() {
     intake.mqtt(b"spBv1.0/g/DDATA/e/f", &changed(20));
     assert_eq!(news(&fake), ["all/Inputs/A=false"]);
     assert_eq!(refused(&intake), BTreeMap::from([("key_shared", 1)]));
-}
-
-/// Names of groups, edge nodes and devices, and of metrics: those that look like something else.
-fn part() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(&["g", "node", "device", "state", "a b", "%2B"][..])
-}
-
-fn name() -> impl Strategy<Value = String> {
-    let level = prop::sample::select(&["m", "node", "device", "+", "#", "%2B", "%"][..]);
-    prop::collection::vec(level, 1..4).prop_map(|levels| levels.join("/"))
-}
-
-type Identity = (&'static str, &'static str, Option<&'static str>, String);
-
-fn identity() -> impl Strategy<Value = Identity> {
-    (part(), part(), prop::option::of(part()), name())
-}
-
-/// Returns the key of a metric, which comes in a birth.
-fn key_of((group, edge, device, name): &Identity) -> String {
-    let fake = Fake::new();
-    let mut intake = intake(&fake);
-    let topic = match device {
-        None => format!("spBv1.0/{group}/NBIRTH/{edge}"),
-        Some(device) => format!("spBv1.0/{group}/DBIRTH/{edge}/{device}"),
-    };
-    let metric = born(name, None, DOUBLE, Value::Double(1.0));
-    intake.mqtt(topic.as_bytes(), &payload(Some(0), vec![metric]));
-    assert_eq!(fake.puts().len(), 2, "{:?}", refused(&intake));
-    fake.puts().remove(1).0
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn no_two_metrics_have_the_same_key(one in identity(), other in identity()) {
-        let (key, other_key) = (key_of(&one), key_of(&other));
-        prop_assert_eq!(key == other_key, one == other, "{} {}", key, other_key);
-    }
 }

@@ -10,6 +10,7 @@ mod cluster;
 mod export;
 mod figures;
 mod job;
+mod keys;
 mod mem;
 #[cfg(test)]
 mod pages;
@@ -33,6 +34,7 @@ pub(crate) use cluster::{
 pub(crate) use export::{ExportArgs, ExportFormat, HistoryArgs};
 pub(crate) use figures::{StatusArgs, TopArgs};
 pub(crate) use job::{ClusterJobArgs, ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
+pub(crate) use keys::{KeysArgs, KeysCommand, KeysReleaseArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use parse::{first_paragraph, parse};
 pub(crate) use qos::{QosArgs, QosCommand};
@@ -216,6 +218,8 @@ pub(crate) enum ClientCommand {
     History(HistoryArgs),
     /// Print the readings of many keys, from a node or a store
     Export(ExportArgs),
+    /// Let other series have keys
+    Keys(KeysArgs),
     /// Report the state of the node: ok, degraded or failed
     Status(StatusArgs),
     /// Show the node's figures in this terminal, updated every second
@@ -238,8 +242,8 @@ pub(crate) struct GetArgs {
     /// Also print its time, age and freshness
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) long: bool,
-    /// Print one JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time,
-    /// clock_trusted, this_boot, via; also retained, if a broker had kept it
+    /// Print one JSON object: key, value, type, time_ms (rounded down), time_ns (exact, as text), age_ms, fresh,
+    /// validity_ms, temporal, node_time, clock_trusted, this_boot, via; also retained, if a broker had kept it
     #[arg(long)]
     pub(crate) json: bool,
     /// Where to read the value
@@ -274,8 +278,10 @@ pub(crate) enum Via {
     keel put tide/forecast 3.1 --time +5m\n  \
     keel put batch/7 --text 0042\n\n\
     A value that looks like a number is stored as a number (64-bit floating point), true and false as truth values,\n\
-    any other value as text. Without --time the node's clock gives the time. --time +5m is five minutes from now.\n\
-    [time] of the configuration limits how far a time may lie in the future and in the past.\n\n\
+    any other value as text. A whole number above 2^53 is stored as an integer, so that no digit of it is lost; a\n\
+    node of an earlier version refuses it. --integer stores any whole number as an integer.\n\
+    Without --time the node's clock gives the time. --time +5m is five minutes from now. A time is kept to the\n\
+    nanosecond. [time] of the configuration limits how far it may lie in the future and in the past.\n\n\
     Exit status 1 if the node refuses the reading, 2 if the command line itself is wrong, 3 if the node has dropped\n\
     the reading without storing it, as shed = \"drop\" of its [[key]] demands while fewer updates are admitted.")]
 pub(crate) struct PutArgs {
@@ -290,8 +296,11 @@ pub(crate) struct PutArgs {
     /// Store the value as text, even if it looks like a number or a truth value
     #[arg(long)]
     pub(crate) text: bool,
-    /// Print one JSON object: key, lsn (number in the log; null if dropped), shed (whether it was dropped), time (as
-    /// given, or null)
+    /// Store the value as an integer of 64 bits
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) integer: bool,
+    /// Print one JSON object: key, lsn (number in the log; null if dropped), shed (whether it was dropped), time and
+    /// time_ns (as given, or null)
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! Times as people write them: RFC 3339, local dates, seconds or milliseconds since 1970, and times relative to now.
 
+use db::Time;
 use std::fmt::Write;
 
 /// Numbers below this are seconds since 1970, others are milliseconds. As seconds it is the year 5138, as milliseconds
@@ -8,9 +9,23 @@ const SECONDS_BELOW: i64 = 100_000_000_000;
 
 const DAY_MS: i64 = 86_400_000;
 
+const NS_PER_MS: i64 = 1_000_000;
+const NS_PER_SECOND: i64 = 1_000_000_000;
+
 /// The forms of a time.
 const FORMS: &str = "write a time such as 2026-03-01T12:30:00Z, 2026-03-01 (local), -15m, -7d, +5m, now, \
                      or seconds or milliseconds since 1970";
+
+/// Returns a time in UTC: to the ms as [`format_ms`] if it is one, else with all its nine digits.
+pub(crate) fn format_time(time: Time) -> String {
+    let mut text = format_ms(time.ms());
+    if let Some(ns) = time.ns_beside_ms() {
+        text.truncate(text.len() - 1);
+        // Writing to a string never fails.
+        let _ = write!(text, "{:06}Z", ns.rem_euclid(NS_PER_MS));
+    }
+    text
+}
 
 /// Returns a time in UTC: `2026-03-01T12:30:00.250Z`.
 pub(crate) fn format_ms(time_ms: i64) -> String {
@@ -70,22 +85,23 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + in_era * 365 + in_era / 4 - in_era / 100 + in_year - 719_468
 }
 
-/// Parses a time, in ms since 1970; relative times count from `now_ms`.
+/// Parses a time, to the ns; relative times count from `now_ms`.
 ///
 /// # Errors
 /// The valid forms of a time.
-pub(crate) fn parse(text: &str, now_ms: i64) -> Result<i64, String> {
+pub(crate) fn parse(text: &str, now_ms: i64) -> Result<Time, String> {
     let text = text.trim();
     let found = if text == "now" {
-        Some(now_ms)
+        Some(Time::from_ms(now_ms))
     } else if let Some(rest) = text.strip_prefix(['-', '+']) {
-        relative(rest).and_then(|ms| {
+        let moment_ms = relative(rest).and_then(|ms| {
             if text.starts_with('-') {
                 now_ms.checked_sub(ms)
             } else {
                 now_ms.checked_add(ms)
             }
-        })
+        });
+        moment_ms.map(Time::from_ms)
     } else if text
         .bytes()
         .all(|byte| byte.is_ascii_digit() || byte == b'.')
@@ -126,29 +142,41 @@ fn relative(text: &str) -> Option<i64> {
 }
 
 /// Parses seconds, with an optional fraction, or milliseconds.
-fn number(text: &str) -> Option<i64> {
+fn number(text: &str) -> Option<Time> {
     let (whole, fraction) = text
         .split_once('.')
         .map_or((text, None), |(whole, part)| (whole, Some(part)));
     let whole: i64 = whole.parse().ok()?;
     match fraction {
-        None if whole >= SECONDS_BELOW => Some(whole),
-        None => whole.checked_mul(1000),
-        Some(fraction) => whole.checked_mul(1000)?.checked_add(fraction_ms(fraction)?),
+        None if whole >= SECONDS_BELOW => Some(Time::from_ms(whole)),
+        None => time_of(whole, 0),
+        Some(fraction) => time_of(whole, fraction_ns(fraction)?),
     }
 }
 
-/// Returns the digits after a decimal point in thousandths, truncated.
-fn fraction_ms(digits: &str) -> Option<i64> {
+/// Returns the time of these seconds and ns since 1970; without what is below 1 ms if no i64 counts the ns.
+fn time_of(seconds: i64, ns: i64) -> Option<Time> {
+    let exact_ns = seconds
+        .checked_mul(NS_PER_SECOND)
+        .and_then(|whole_ns| whole_ns.checked_add(ns));
+    if let Some(ns) = exact_ns {
+        return Some(Time::from_ns(ns));
+    }
+    let ms = seconds.checked_mul(1000)?.checked_add(ns / NS_PER_MS)?;
+    Some(Time::from_ms(ms))
+}
+
+/// Returns the digits after a decimal point in billionths, truncated.
+fn fraction_ns(digits: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let padded: String = digits.chars().chain("00".chars()).take(3).collect();
+    let padded: String = digits.chars().chain("00000000".chars()).take(9).collect();
     padded.parse().ok()
 }
 
 /// Parses `YYYY-MM-DD`, then optionally `T` or a space and `HH:MM[:SS[.fff]]`, then optionally `Z` or an offset.
-fn calendar(text: &str) -> Option<i64> {
+fn calendar(text: &str) -> Option<Time> {
     let date = text.get(..10)?;
     let mut parts = date.split('-');
     let mut part = |digits: usize| -> Option<i64> {
@@ -168,8 +196,8 @@ fn calendar(text: &str) -> Option<i64> {
         None => return None,
         Some(rest) => split_offset(rest)?,
     };
-    let (clock, ms) = match clock.split_once('.') {
-        Some((clock, fraction)) => (clock, fraction_ms(fraction)?),
+    let (clock, ns) = match clock.split_once('.') {
+        Some((clock, fraction)) => (clock, fraction_ns(fraction)?),
         None => (clock, 0),
     };
     let mut parts = clock.split(':');
@@ -178,7 +206,7 @@ fn calendar(text: &str) -> Option<i64> {
     // 60 is a leap second.
     let second = match parts.next() {
         Some(part) => two_digits(part, 60)?,
-        None if ms == 0 => 0,
+        None if ns == 0 => 0,
         None => return None,
     };
     if parts.next().is_some() {
@@ -189,7 +217,7 @@ fn calendar(text: &str) -> Option<i64> {
         Some(offset_s) => seconds - offset_s,
         None => local_seconds(year, month, day, hour, minute, second)?,
     };
-    Some(seconds * 1000 + ms)
+    time_of(seconds, ns)
 }
 
 fn two_digits(text: &str, limit: i64) -> Option<i64> {
@@ -262,6 +290,23 @@ mod tests {
     }
 
     #[test]
+    fn a_time_that_is_no_whole_ms_has_nine_digits() {
+        for (ns, text) in [
+            (1_772_368_200_250_000_000, "2026-03-01T12:30:00.250Z"),
+            (1_772_368_200_250_000_001, "2026-03-01T12:30:00.250000001Z"),
+            (-1, "1969-12-31T23:59:59.999999999Z"),
+            (1_772_368_200_000_120_000, "2026-03-01T12:30:00.000120000Z"),
+        ] {
+            assert_eq!(format_time(Time::from_ns(ns)), text);
+            assert_eq!(parse(text, 0), Ok(Time::from_ns(ns)));
+        }
+        // Old records may have such times.
+        for ms in [i64::MIN, i64::MAX] {
+            assert_eq!(format_time(Time::from_ms(ms)), format_ms(ms));
+        }
+    }
+
+    #[test]
     fn ages_have_units() {
         for (ms, expected) in [
             (0, "0 ms"),
@@ -293,7 +338,7 @@ mod tests {
         for (text, expected) in [
             ("2026-03-01T12:30:00.250Z", NOW_MS),
             ("2026-03-01t12:30:00.25z", NOW_MS),
-            ("2026-03-01 12:30:00.2509Z", NOW_MS),
+            ("2026-03-01 12:30:00.2500000009Z", NOW_MS),
             ("2026-03-01T14:30:00.250+02:00", NOW_MS),
             ("2026-03-01T05:00:00.250-07:30", NOW_MS),
             ("2026-03-01T12:30Z", NOW_MS - 250),
@@ -302,8 +347,17 @@ mod tests {
             ("1772368200250", NOW_MS),
             ("0", 0),
         ] {
-            assert_eq!(parse(text, 5), Ok(expected), "{text}");
+            assert_eq!(parse(text, 5), Ok(Time::from_ms(expected)), "{text}");
         }
+        let ns = 1_772_368_200_250_900_000;
+        for text in ["2026-03-01 12:30:00.2509Z", "1772368200.2509000009"] {
+            assert_eq!(parse(text, 5), Ok(Time::from_ns(ns)), "{text}");
+        }
+        // Beyond what ns can count.
+        assert_eq!(
+            parse("9999-12-31T23:59:59.9999Z", 5),
+            Ok(Time::from_ms(253_402_300_799_999))
+        );
     }
 
     #[test]
@@ -318,14 +372,15 @@ mod tests {
             ("-2w", -14 * DAY_MS),
             ("+10s", 10_000),
         ] {
-            assert_eq!(parse(text, NOW_MS), Ok(NOW_MS + ms), "{text}");
+            let expected = Time::from_ms(NOW_MS + ms);
+            assert_eq!(parse(text, NOW_MS), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn a_local_time_lies_within_a_day_of_utc() {
         for text in ["2026-03-01", "2026-03-01T00:00", "2026-03-01 00:00:00"] {
-            let found = parse(text, 0).unwrap();
+            let found = parse(text, 0).unwrap().ms();
             let utc = NOW_MS - 250 - 45_000_000;
             assert!((found - utc).abs() <= DAY_MS, "{text}: {found}");
         }

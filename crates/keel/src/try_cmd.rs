@@ -7,15 +7,16 @@ use crate::config::{Config, SubscribeConfig};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::node::settings;
 use crate::output::Output;
-use crate::time_text::format_ms;
+use crate::time_text::format_time;
 use base::clock::{Clock, SystemClock};
 use db::value::Value;
+use db::{Owners, Time};
 use ingest::intake::{
-    Decision, Destination, Intake, JsonTake, KeyRules, LogGone, Note, PayloadKind, PutError,
-    Reason, TagsForm, check_key,
+    Decision, Destination, Intake, JsonTake, KeyOwner, KeyRules, LogGone, Note, PayloadKind,
+    PutError, Reason, TagsForm, check_key,
 };
 use ingest::pattern;
-use libkeel::protocol::Shown;
+use libkeel::protocol::{Nanoseconds, Shown};
 use serde_json::json;
 use std::fmt::Write;
 use std::io::Read;
@@ -41,6 +42,7 @@ struct Recorder {
 struct Seen {
     rule: Option<usize>,
     keys: Vec<String>,
+    owners: Owners,
     events: Vec<Event>,
     /// What the next event is about.
     member: Option<(String, Decision)>,
@@ -56,7 +58,7 @@ struct Event {
 
 struct Reading {
     value: Vec<u8>,
-    time_ms: Option<i64>,
+    time: Option<Time>,
 }
 
 struct Refusal {
@@ -75,6 +77,7 @@ impl Seen {
     fn forget(&mut self) {
         *self = Self {
             keys: std::mem::take(&mut self.keys),
+            owners: std::mem::take(&mut self.owners),
             ..Self::default()
         };
     }
@@ -99,26 +102,41 @@ impl Destination for Recorder {
         if !self.rules.auto_create && !is_declared {
             return Err(Reason::KeyUnknown);
         }
-        seen.keys.push(key.to_owned());
-        u32::try_from(seen.keys.len() - 1).map_err(|_| Reason::KeysMax)
+        let known = seen.keys.iter().position(|known| known == key);
+        let place = known.unwrap_or_else(|| {
+            seen.keys.push(key.to_owned());
+            seen.keys.len() - 1
+        });
+        u32::try_from(place).map_err(|_| Reason::KeysMax)
     }
 
-    fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        let object = self.resolve(key)?;
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.seen().owners.claim_beside(&own, relatives);
+        claimed.map_err(|other| {
+            *first = other;
+            Reason::KeyShared
+        })?;
+        Ok(object)
+    }
+
+    fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
         let mut seen = self.seen();
         seen.key = seen.keys.get(object as usize).cloned();
         seen.push(Ok(Reading {
             value: value.to_vec(),
-            time_ms: time.map(db::Time::ms),
+            time,
         }));
         Ok(seen.events.len() as u64)
     }
 
-    fn put_retained(
-        &self,
-        object: u32,
-        value: &[u8],
-        time: Option<db::Time>,
-    ) -> Result<u64, PutError> {
+    fn put_retained(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
         self.put(object, value, time)
     }
 
@@ -335,7 +353,7 @@ fn print(
                     Some(value) => value.to_string(),
                     None => String::new(),
                 };
-                let time = reading.time_ms.map(format_ms);
+                let time = reading.time.map(format_time);
                 let time = time.map_or(String::new(), |time| format!(", {time}"));
                 write!(text, "{key} = {value} ({kind}{time})")
             }
@@ -378,14 +396,19 @@ fn as_json(
         match &event.outcome {
             Ok(reading) => {
                 let (value, kind) = Shown::of(&reading.value);
-                readings.push(json!({
+                let mut shown = json!({
                     "key": event.key,
                     "value": serde_json::to_value(value).unwrap_or_default(),
                     "type": kind,
-                    "time_ms": reading.time_ms,
+                    "time_ms": reading.time.map(Time::ms),
+                    "time_ns": reading.time.and_then(Nanoseconds::of),
                     "path": path,
                     "line": line,
-                }));
+                });
+                if let Some(digits) = value.digits() {
+                    shown["value_text"] = json!(digits);
+                }
+                readings.push(shown);
             }
             Err(refusal) => refusals.push(json!({
                 "reason": refusal.reason.name(),
@@ -413,3 +436,7 @@ fn as_json(
         "left_out": left,
     })
 }
+
+#[cfg(test)]
+#[path = "try_cases.rs"]
+mod cases;

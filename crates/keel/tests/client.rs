@@ -127,11 +127,11 @@ fn what_is_no_socket_is_called_so() {
 fn a_refusal_of_the_node_is_a_failure_and_no_wrong_usage() {
     let node = Node::start(&format!("{SMALL}[keys]\nkeys_max = 1\n"));
     node.ok(&["put", "a", "1"]);
-    let long = "x".repeat(65);
+    let long = "x".repeat(256);
     for (arguments, told) in [
         (&["put", "a", &long][..], "value_bytes_max"),
-        (&["put", &long, "1"], "1 to 64 bytes"),
-        (&["put", "", "1"], "1 to 64 bytes"),
+        (&["put", &long, "1"], "1 to 255 bytes"),
+        (&["put", "", "1"], "1 to 255 bytes"),
         (&["put", "#", "1"], "no level that is + or # alone"),
         (&["put", "a/+", "1"], "no level that is + or # alone"),
         (&["put", "a\u{200b}", "1"], "invisible characters"),

@@ -216,13 +216,14 @@ fn a_message_is_tried_without_a_node_and_the_line_that_decides_is_named() {
         (&json["filter"], &json["line"]),
         (&"j/+".into(), &14.into())
     );
-    let time_ms = 1_717_239_600_000_i64;
+    let (time_ms, time_ns) = (1_717_239_600_000_i64, "1717239600000000000");
     assert_eq!(
         json["readings"],
         serde_json::json!([
-            {"key": "j/a/count", "value": 9_007_199_254_740_993_i64, "type": "integer", "time_ms": time_ms,
-             "path": "count", "line": 19},
-            {"key": "j/a/on", "value": true, "type": "boolean", "time_ms": time_ms, "path": "state", "line": 22},
+            {"key": "j/a/count", "value": 9_007_199_254_740_993_i64, "value_text": "9007199254740993",
+             "type": "integer", "time_ms": time_ms, "time_ns": time_ns, "path": "count", "line": 19},
+            {"key": "j/a/on", "value": true, "type": "boolean", "time_ms": time_ms, "time_ns": time_ns,
+             "path": "state", "line": 22},
         ])
     );
     assert_eq!(

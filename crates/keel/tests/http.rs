@@ -81,7 +81,7 @@ fn history_is_down_sampled_and_every_reading_can_be_had() {
     let range = format!("from_ms={begin}&to_ms={}", begin + 1_000_000);
     let points = json(
         &address,
-        &format!("/api/v1/history?key=hall/1/t&key=hall/2/t&{range}&points=10"),
+        &format!("/api/v1/history?key=hall/s=1/t&key=hall/s=2/t&{range}&points=10"),
     );
     assert_eq!(
         (&points["complete"], &points["points"]),
@@ -104,12 +104,12 @@ fn history_is_down_sampled_and_every_reading_can_be_had() {
     assert_eq!(one["max"][4], 20.0);
     assert_eq!(
         (&other["key"], &other["max"][0]),
-        (&json!("hall/2/t"), &json!(1.0))
+        (&json!("hall/s=2/t"), &json!(1.0))
     );
 
     let told = get(
         &address,
-        &format!("/api/v1/readings?key=hall/1/t&{range}&limit=100000"),
+        &format!("/api/v1/readings?key=hall/s%3D1/t&{range}&limit=100000"),
     );
     let mut rows: Vec<Value> = told
         .text()
@@ -121,13 +121,13 @@ fn history_is_down_sampled_and_every_reading_can_be_had() {
         (&end["end"], &end["sent"], &end["complete"]),
         (&json!(true), &json!(1000), &json!(true))
     );
-    let asked = node.json(&["history", "hall/1/t", "--json"]);
+    let asked = node.json(&["history", "hall/s=1/t", "--json"]);
     let pairs = |rows: &[Value]| -> Vec<(Value, Value, Value)> {
         let field = |row: &Value, name: &str| row[name].clone();
         rows.iter()
             .map(|row| {
                 (
-                    field(row, "time_ms"),
+                    field(row, "time_ns"),
                     field(row, "value"),
                     field(row, "lsn"),
                 )
@@ -138,11 +138,11 @@ fn history_is_down_sampled_and_every_reading_can_be_had() {
 
     let part = get(
         &address,
-        &format!("/api/v1/readings?key=hall/1/t&{range}&limit=2&format=csv"),
+        &format!("/api/v1/readings?key=hall/s=1/t&{range}&limit=2&format=csv"),
     );
     let rows: Vec<&str> = part.text().lines().collect();
-    assert_eq!(rows[0], "time_ms,value,type,lsn");
-    assert_eq!(rows[1], format!("{begin},20.0,float,0"));
+    assert_eq!(rows[0], "time_ms,value,type,lsn,time_ns");
+    assert_eq!(rows[1], format!("{begin},20.0,float,0,{begin}000000"));
     assert!(
         rows[3].starts_with("# {\"end\":true,\"sent\":2,\"complete\":false"),
         "{rows:?}"

@@ -244,8 +244,10 @@ fn times_are_in_the_unit_that_the_address_names() {
     );
 }
 
+/// `got.time.ms() * 1_000_000` in `http/values.rs`, or `entry.time.ms()` in the last column of `http/history.rs`, makes
+/// it red.
 #[test]
-fn times_in_ns_order_readings_and_are_shown_in_whole_ms_rounded_down() {
+fn times_in_ns_order_readings_and_are_shown_to_the_nanosecond() {
     let mut node = Node::start(&writable());
     let address = address(&node);
     let ms: i64 = 1_780_272_000_123;
@@ -257,12 +259,12 @@ fn times_in_ns_order_readings_and_are_shown_in_whole_ms_rounded_down() {
     let by_socket = node.json_degraded(&["get", "air/co2", "--json", "--via", "socket"]);
     for found in [by_http, by_socket] {
         assert_eq!(
-            (&found["value"], &found["time_ms"]),
-            (&json!(2.5), &json!(ms)),
+            (&found["value"], &found["time_ms"], &found["time_ns"]),
+            (&json!(2.5), &json!(ms), &json!(format!("{ms}999999"))),
             "{found}"
         );
     }
-    // The bounds of a range are whole ms, too.
+    // The bounds of a range are whole ms.
     for (from, count) in [(ms - 1, 0), (ms, 3), (ms + 1, 0)] {
         let path = format!(
             "/api/v1/readings?key=air/co2&from_ms={from}&to_ms={}&format=csv",
@@ -272,15 +274,17 @@ fn times_in_ns_order_readings_and_are_shown_in_whole_ms_rounded_down() {
         let rows = answer.text().lines().skip(1);
         let rows: Vec<&str> = rows.filter(|row| !row.starts_with('#')).collect();
         assert_eq!(rows.len(), count, "{rows:?}");
-        let begin = format!("{ms},");
-        assert!(rows.iter().all(|row| row.starts_with(&begin)), "{rows:?}");
+        for (row, end) in rows.iter().zip(["000001", "999999", "500000"]) {
+            let (begin, end) = (format!("{ms},"), format!(",{ms}{end}"));
+            assert!(row.starts_with(&begin) && row.ends_with(&end), "{row}");
+        }
     }
     let history = node.json(&["history", "air/co2", "--json"]);
     let history = history.as_array().unwrap();
     assert_eq!(history.len(), 3, "{history:?}");
     assert!(history.iter().all(|reading| reading["time_ms"] == ms));
-    let lines: String = [1.5, 2.5, 3.5]
-        .map(|value| format!("keel,key=air/co2 value={value} {ms}000000\n"))
+    let lines: String = [(1.5, "000001"), (2.5, "999999"), (3.5, "500000")]
+        .map(|(value, end)| format!("keel,key=air/co2 value={value} {ms}{end}\n"))
         .concat();
     let export = ["export", "--format", "line", "air/co2"];
     assert_eq!(node.ok(&export), lines);

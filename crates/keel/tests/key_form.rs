@@ -21,6 +21,80 @@ fn codes(status: &Value) -> Vec<&str> {
     codes.filter(|code| *code != "clock_untrusted").collect()
 }
 
+/// `TagsForm::OF_NEW_STORES = Values` turns it red.
+#[test]
+fn a_new_store_gets_pairs() {
+    let mut node = Node::start(SMALL);
+    let long = "cpu,host=gw-14.site-7.example.net,cpu=cpu-total,region=north,rack=rack-00012 usage_guest_nice=0.5";
+    let lines =
+        format!("disk,path=sda1 used=1\ndisk,device=sda1 used=2\ncpu,cpu=+ v=3\n{long}\n\n");
+    assert_eq!(send(&node, &lines), "ok 4 0\n");
+    for _ in 0..2 {
+        for (key, value) in [
+            ("disk/path=sda1/used", "1\n"),
+            ("disk/device=sda1/used", "2\n"),
+            ("cpu/cpu=+/v", "3\n"),
+            (
+                "cpu/cpu=cpu-total/host=gw-14.site-7.example.net/rack=rack-00012/region=north/usage_guest_nice",
+                "0.5\n",
+            ),
+        ] {
+            assert_eq!(node.ok(&["get", key]), value, "{key}");
+        }
+        let found = node.json_degraded(&["status", "--json"]);
+        assert_eq!(found["keys"]["count"], 4, "{found}");
+        assert_eq!(found["keys"]["tags_form"], "pairs");
+        assert!(found["keys"]["tags_note"].is_null(), "{found}");
+        assert_eq!(codes(&found), Vec::<&str>::new(), "{found}");
+        assert!(node.stop().success());
+        node.restart();
+    }
+    assert!(node.stop().success());
+}
+
+#[test]
+fn an_old_configuration_keeps_the_keys_of_an_old_store() {
+    let mut node = Node::prepare(&format!(
+        "{SMALL}key = \"{{measurement}}/{{values}}/{{field}}\"\n"
+    ));
+    node.restart();
+    let line = "disk,path=var/log,host=a used=1\n\n";
+    assert_eq!(send(&node, line), "ok 1 0\n");
+    assert_eq!(node.ok(&["get", "disk/a/var/log/used"]), "1\n");
+    assert!(node.stop().success());
+    // Programs of before made no mark, and their configurations left the form to the program.
+    let image = node.dir.file("keel-data/store.img");
+    ok(&["flash", "rm", image.to_str().unwrap(), "node-keys"]);
+    for (config, value) in [
+        (SMALL.to_owned(), 2),
+        (
+            format!("{SMALL}key = \"{{measurement}}/{{tags}}/{{field}}\"\n"),
+            3,
+        ),
+    ] {
+        std::fs::write(node.dir.file("keel.toml"), config).unwrap();
+        node.restart();
+        let sent = line.replace("=1", &format!("={value}"));
+        assert_eq!(send(&node, &sent), "ok 1 0\n");
+        assert_eq!(
+            node.ok(&["get", "disk/a/var/log/used"]),
+            format!("{value}\n")
+        );
+        let found = node.json_degraded(&["status", "--json"]);
+        assert_eq!(found["keys"]["count"], 1, "{found}");
+        assert_eq!(found["keys"]["tags_form"], "values");
+        assert_eq!(codes(&found), Vec::<&str>::new(), "{found}");
+        // Both lines are named.
+        let note = found["keys"]["tags_note"].as_str().unwrap();
+        for part in ["pairs", "values"] {
+            let wanted = format!("key = \"{{measurement}}/{{{part}}}/{{field}}\"");
+            assert!(note.contains(&wanted), "{note}");
+        }
+        wait_until("the note in the log", || node.log().contains(note));
+        assert!(node.stop().success());
+    }
+}
+
 #[test]
 fn a_store_says_what_tags_stand_for_whatever_the_program_has_for_new_ones() {
     let mut node = Node::prepare(&format!(
@@ -31,7 +105,7 @@ fn a_store_says_what_tags_stand_for_whatever_the_program_has_for_new_ones() {
     assert_eq!(send(&node, line), "ok 1 0\n");
     assert_eq!(node.ok(&["get", "disk/a/var/log/used"]), "1\n");
     assert!(node.stop().success());
-    // The store is marked, as that of a later program may be; the configuration leaves the form to it.
+    // The store is marked, and the configuration leaves the form to it.
     let image = node.dir.file("keel-data/store.img");
     let mark = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/node-keys-1");
     ok(&["flash", "put", image.to_str().unwrap(), "node-keys", mark]);
@@ -42,15 +116,8 @@ fn a_store_says_what_tags_stand_for_whatever_the_program_has_for_new_ones() {
     assert_eq!(node.ok(&["get", "disk/a/var/log/used"]), "1\n");
     let found = node.json_degraded(&["status", "--json"]);
     assert_eq!(found["keys"]["tags_form"], "pairs");
+    assert!(found["keys"]["tags_note"].is_null(), "{found}");
     assert_eq!(codes(&found), Vec::<&str>::new(), "{found}");
-    // Both lines are named where new stores have the other form.
-    if let Some(note) = found["keys"]["tags_note"].as_str() {
-        for part in ["pairs", "values"] {
-            let wanted = format!("key = \"{{measurement}}/{{{part}}}/{{field}}\"");
-            assert!(note.contains(&wanted), "{note}");
-        }
-        wait_until("the note in the log", || node.log().contains(note));
-    }
     // What the configuration says itself counts more than the store.
     let own = format!("{SMALL}key = \"{{measurement}}/{{values}}/{{field}}\"\n");
     std::fs::write(node.dir.file("keel.toml"), own).unwrap();
@@ -58,8 +125,6 @@ fn a_store_says_what_tags_stand_for_whatever_the_program_has_for_new_ones() {
     wait_until("the reload", || node.log().contains(" reload: applied"));
     assert_eq!(send(&node, &line.replace("=1", "=3")), "ok 1 0\n");
     assert_eq!(node.ok(&["get", "disk/a/var/log/used"]), "3\n");
-    let found = node.json_degraded(&["status", "--json"]);
-    assert!(found["keys"]["tags_note"].is_null(), "{found}");
     assert!(node.stop().success());
 }
 

@@ -57,7 +57,9 @@ fn what_is_put_can_be_got_watched_and_found_in_the_history() {
     assert_eq!(array[0]["lsn"], 0);
     let csv = node.ok(&["history", "door", "--csv"]);
     assert!(
-        csv.starts_with("time,time_ms,value,type,recorded_ms,node_time,clock_trusted,lsn\n"),
+        csv.starts_with(
+            "time,time_ms,value,type,recorded_ms,node_time,clock_trusted,lsn,time_ns\n"
+        ),
         "{csv}"
     );
     assert!(csv.lines().nth(1).unwrap().contains(",open,text,"), "{csv}");
@@ -179,7 +181,7 @@ fn what_cannot_be_is_one_line_with_a_remedy() {
     let line = node.fails(&["get", "a"], 1);
     assert!(line.contains("a: no such key; "), "{line}");
     let line = node.fails(&["put", "", "1"], 1);
-    assert!(line.contains("is no key; use 1 to 64 bytes"), "{line}");
+    assert!(line.contains("is no key; use 1 to 255 bytes"), "{line}");
     let line = node.fails(&["put", "a", &"x".repeat(65)], 1);
     assert!(line.contains("longer than value_bytes_max"), "{line}");
     let line = node.fails(&["put", "a", "nan"], 2);

@@ -2,8 +2,8 @@
 
 use crate::common;
 use crate::common::node::{
-    BACKUP_BEGUN, END, ERROR, GET, HISTORY, KEY_LIST, Node, PUT, QOS_STATE, READINGS, Raw, SMALL,
-    STATE, STATUS, STORED, TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
+    BACKUP_BEGUN, END, ERROR, GET, HISTORY, KEY_LIST, KEYS_RELEASE, Node, PUT, QOS_STATE, READINGS,
+    Raw, SMALL, STATE, STATUS, STORED, TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
 };
 use serde_json::json;
 use std::io::Write;
@@ -44,7 +44,8 @@ fn the_socket_is_for_user_and_group() {
 #[test]
 fn requests_that_make_no_sense_are_told_so() {
     let node = Node::start(SMALL);
-    let cases: [(u16, u16, &[u8], &str); 20] = [
+    let many = serde_json::to_vec(&json!({"keys": vec!["a"; 201]})).unwrap();
+    let cases: [(u16, u16, &[u8], &str); 23] = [
         (0, 1, b"{}", "unsupported"),
         (6, 1, b"{}", "invalid"),
         (7, 1, b"{\"id\":1}", "invalid"),
@@ -65,6 +66,9 @@ fn requests_that_make_no_sense_are_told_so() {
         (PUT, 1, b"{\"key\":\"a\",\"value\":null}", "invalid"),
         (PUT, 1, b"{\"key\":\"a\",\"value\":1e999}", "invalid"),
         (HISTORY, 1, b"{\"key\":\"nobody\"}", "not-found"),
+        (KEYS_RELEASE, 1, b"{\"keys\":[]}", "invalid"),
+        (KEYS_RELEASE, 1, &many, "invalid"),
+        (KEYS_RELEASE, 1, b"{\"keys\":[\"nobody\"]}", "not-found"),
     ];
     for (kind, version, payload, code) in cases {
         let (error, ended) = refused(&node, &frame(kind, version, payload));
@@ -483,6 +487,60 @@ fn a_long_history_comes_in_bounded_frames() {
     is_well(&node);
 }
 
+/// `.or(self.time_ns…)` instead of the refusal in `protocol::time::given` makes it red.
+#[test]
+fn a_time_is_given_in_ms_or_in_ns() {
+    let node = Node::start(SMALL);
+    let mut raw = node.connect();
+    let ns = "1700000000123456789";
+    let (kind, _) = raw.ask(PUT, &json!({"key": "a", "value": 1, "time_ns": ns}));
+    assert_eq!(kind, STORED);
+    for (kind, request, told) in [
+        (
+            PUT,
+            json!({"key": "a", "value": 1, "time_ms": 1_700_000_000_123_i64, "time_ns": ns}),
+            "has time_ms and time_ns",
+        ),
+        (
+            HISTORY,
+            json!({"key": "a", "from_ms": 5, "from_ns": "5000000"}),
+            "has from_ms and from_ns",
+        ),
+        (
+            HISTORY,
+            json!({"key": "a", "to_ms": 5, "to_ns": "5000000"}),
+            "has to_ms and to_ns",
+        ),
+        (
+            PUT,
+            json!({"key": "a", "value": 1, "time_ns": 5}),
+            "expected a text of whole ns",
+        ),
+        (
+            TOGETHER,
+            json!({"puts": [{"key": "a", "value": 1, "time_ms": 5, "time_ns": "5"}], "deadline_ns": u64::MAX}),
+            "has time_ms and time_ns",
+        ),
+    ] {
+        let (found, answer) = raw.ask(kind, &request);
+        let wrong = answer["wrong"].as_str().unwrap();
+        assert_eq!(
+            (found, &answer["code"]),
+            (ERROR, &json!("invalid")),
+            "{answer}"
+        );
+        assert!(wrong.contains(told), "{answer}");
+    }
+    let (kind, found) = raw.ask(GET, &json!({"key": "a"}));
+    assert_eq!((kind, &found["time_ns"]), (VALUE, &json!(ns)));
+    let whole = json!({"key": "a", "value": 2, "time_ns": "1700000000124000000"});
+    assert_eq!(raw.ask(PUT, &whole).0, STORED);
+    let (_, found) = raw.ask(GET, &json!({"key": "a"}));
+    assert_eq!(found["time_ms"], json!(1_700_000_000_124_i64));
+    // Whole ms have the bytes that they always had.
+    assert!(found.get("time_ns").is_none(), "{found}");
+}
+
 #[test]
 fn the_golden_requests_are_answered() {
     let node = Node::start(SMALL);
@@ -520,6 +578,11 @@ fn the_golden_requests_are_answered() {
         ("together", ERROR),
         ("backup", BACKUP_BEGUN),
         ("keys", KEY_LIST),
+        ("put-ns", STORED),
+        ("history-ns", END),
+        // There is no room/2.
+        ("keys-release", ERROR),
+        ("put-typed", STORED),
     ];
     assert_eq!(
         answered,

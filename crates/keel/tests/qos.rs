@@ -400,7 +400,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
         thrown_away > 0
     });
     assert_eq!(accepted + thrown_away, sent);
-    assert_eq!(logged("d/y/v").len() as u64, accepted);
+    assert_eq!(logged("d/sensor=y/v").len() as u64, accepted);
     let intake = &node.json_degraded(&["status", "--json"])["intake"];
     assert_eq!(
         (&intake["readings"], &intake["readings_shed"]),

@@ -268,6 +268,13 @@ fn a_store_of_format_2_is_read_whole_and_gone_on_with() {
     // The keys of its lines stay what they are, although the configuration leaves `{tags}` to the store.
     let status = node.json_degraded(&["status", "--json"]);
     assert_eq!(status["keys"]["tags_form"], "values", "{status}");
+    let note = status["keys"]["tags_note"].as_str().unwrap();
+    for form in ["{values}", "{pairs}"] {
+        assert!(
+            note.contains(&format!("{{measurement}}/{form}/{{field}}")),
+            "{note}"
+        );
+    }
     let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     stream.write_all(b"disk,path=sda1 used=9i\n\n").unwrap();
     let mut answer = String::new();

@@ -2,6 +2,7 @@
 //! for a time, answer wrongly, or the node is killed.
 
 use crate::common::broker::{Broker, Subscriber, free_port};
+use crate::common::http::{HTTP, address};
 use crate::common::node::{Node, SMALL};
 use crate::common::wait_until;
 use serde_json::Value;
@@ -108,9 +109,13 @@ fn readings_reach_a_broker_in_both_versions_and_forms() {
             assert_eq!(new.len() < 300, batched, "{}", new.len());
             let topics: BTreeSet<&str> = new.iter().map(|(topic, _)| topic.as_str()).collect();
             let wanted: &[&str] = match topic {
-                "up/{key}" => &["up/hall/0/n", "up/hall/1/n", "up/hall/2/n"],
+                "up/{key}" => &[
+                    "up/hall/sensor=0/n",
+                    "up/hall/sensor=1/n",
+                    "up/hall/sensor=2/n",
+                ],
                 "all" => &["all"],
-                _ => &["0/all", "1/all", "2/all"],
+                _ => &["sensor=0/all", "sensor=1/all", "sensor=2/all"],
             };
             assert_eq!(topics, wanted.iter().copied().collect());
             let found = upstream(&status(&node));
@@ -351,7 +356,7 @@ fn readings_reach_an_http_server_as_lines() {
     assert!(server.numbers().values().all(|times| *times == 1));
     let head = server.requests.lock().unwrap()[0].clone();
     assert!(
-        head.starts_with("POST /api/v2/write?org=o&bucket=b&precision=ms HTTP/1.1\r\n"),
+        head.starts_with("POST /api/v2/write?org=o&bucket=b&precision=ns HTTP/1.1\r\n"),
         "{head}"
     );
     let lower = head.to_ascii_lowercase();
@@ -359,7 +364,7 @@ fn readings_reach_an_http_server_as_lines() {
     assert!(lower.contains(&format!("host: 127.0.0.1:{}", server.port)));
     let line = server.taken.lock().unwrap()[4].clone();
     assert!(
-        line.starts_with("keel,site=north,key=hall/1/n integer=4i 1"),
+        line.starts_with("keel,site=north,key=hall/sensor\\=1/n integer=4i 1"),
         "{line}"
     );
     // The node itself accepts the lines that it writes.
@@ -397,6 +402,38 @@ fn readings_reach_an_http_server_as_lines() {
     node.stop();
 }
 
+/// `TimeUnit::Milliseconds` as the default, or zeros behind `time.ms()` in the encoder, makes it red.
+#[test]
+fn two_nodes_keep_the_nanosecond() {
+    let above = HTTP.replace("[http]", "key = \"{measurement}/{tag:key}\"\n[http]");
+    let mut above = Node::start(&format!("{above}write = true\n"));
+    let to = address(&above);
+    let upstream = |name: &str, more: &str| {
+        format!(
+            "[[upstream]]\nname = \"{name}\"\nkind = \"http\"\nurl = \"http://{to}/write\"\n\
+             measurement = \"{name}\"\nlinger_ms = 20\nbackoff_ms_min = 20\nbackoff_ms_max = 100\n{more}"
+        )
+    };
+    let short = upstream("short", "time_unit = \"ms\"\n");
+    let mut below = Node::start(&config(&(upstream("exact", "") + &short)));
+    let times = [1_700_000_000_123_456_789_i64, 1_700_000_000_123_456_790];
+    send_lines(&below, &times.map(|ns| format!("wave x=1.5 {ns}\n")));
+    wait_until("both upstreams", || {
+        let status = status(&below);
+        let mut all = status["upstream"].as_array().unwrap().iter();
+        all.all(|one| one["acknowledged"] == 2)
+    });
+    let found = |key: &str| -> Vec<Value> {
+        let history = above.json(&["history", key, "--json"]);
+        let readings = history.as_array().unwrap().iter();
+        readings.map(|one| one["time_ns"].clone()).collect()
+    };
+    assert_eq!(found("exact/wave/x"), times.map(|ns| ns.to_string()));
+    assert_eq!(found("short/wave/x"), ["1700000000123000000"; 2]);
+    below.stop();
+    above.stop();
+}
+
 /// Line breaks stand for themselves within the quotes, and the node itself takes the lines back.
 #[test]
 fn a_text_with_line_breaks_reaches_an_http_server_as_one_text() {
@@ -406,8 +443,7 @@ fn a_text_with_line_breaks_reaches_an_http_server_as_one_text() {
         got.lock().unwrap().push_str(body);
         TAKEN.to_owned()
     });
-    let config = http(server.port, "").replace("[line]\n", "[line]\nprecision = \"ms\"\n");
-    let mut node = start_with_token(&config);
+    let mut node = start_with_token(&http(server.port, ""));
     let sent = "\"boiler\r\nv=\\\"1\\\" \\\\\n# end\"";
     let take = |lines: &str| {
         let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
@@ -424,7 +460,7 @@ fn a_text_with_line_breaks_reaches_an_http_server_as_one_text() {
     assert_eq!(take(&body), "ok 1 0\n");
     let value = |key| node.json_degraded(&["get", key, "--json"])["value"].clone();
     assert_eq!(value("log/msg"), "boiler\r\nv=\"1\" \\\n# end");
-    assert_eq!(value("keel/log/msg/north/text"), value("log/msg"));
+    assert_eq!(value("keel/key=log~1msg/site=north/text"), value("log/msg"));
     node.stop();
 }
 
@@ -432,13 +468,13 @@ fn a_text_with_line_breaks_reaches_an_http_server_as_one_text() {
 fn the_rules_of_the_file_leave_out_keys_surplus_readings_and_late_ones() {
     let rules = r#"
 [[upstream.key]]
-pattern = "hall/secret/#"
+pattern = "hall/sensor=secret/#"
 forward = false
 [[upstream.key]]
-pattern = "hall/often/#"
+pattern = "hall/sensor=often/#"
 downsample_ms = 1000
 [[upstream.key]]
-pattern = "hall/urgent/#"
+pattern = "hall/sensor=urgent/#"
 deadline_ms = 3600000
 late = "skip"
 [[upstream.key]]

@@ -11,8 +11,9 @@
  * Threads    Any function may be called by any thread at any time; only a task belongs to the thread that runs it, and
  *            refuses others meanwhile (KEEL_BUSY). keel_attach() starts one thread of its own, which takes no signals.
  *            After fork() the child must attach anew: handles of its parent are refused (KEEL_STALE).
- * Real time  keel_read_float() and keel_look() make no system call, take no lock that others hold for long, and allocate
- *            nothing where values are shared (KEEL_SHARED). Putting makes one system call and never waits for the node.
+ * Real time  keel_read_float() and keel_look(), with or without _ns, make no system call, take no lock that others hold
+ *            for long, and allocate nothing where values are shared (KEEL_SHARED). Putting makes one system call and
+ *            never waits for the node.
  * Pointers   must be valid for the length of the call. NULL is refused with KEEL_INVALID except where it is said.
  *            Names and texts end with a zero.
  */
@@ -113,7 +114,7 @@
 // A broker had kept the reading for an unknown time before it arrived.
 #define KEEL_RETAINED 32
 
-// A value of `time_ms`: the node's clock gives the time.
+// A value of `time_ms` and `time_ns`: the node's clock gives the time.
 #define KEEL_NOW INT64_MIN
 
 // The task is firm: a late instance is aborted, and none of its puts is stored. All puts of an instance, at most 128
@@ -148,7 +149,7 @@ typedef struct keel_view keel_view;
 
 // Times and flags of a value.
 typedef struct {
-    // The reading's time, milliseconds since 1970-01-01 UTC.
+    // The reading's time, milliseconds since 1970-01-01 UTC, rounded down.
     int64_t time_ms;
     // Age of the reading in milliseconds; negative for a time in the future.
     int64_t age_ms;
@@ -179,6 +180,18 @@ typedef struct {
 // start from the beginning each time; only what it read in its last call is a value. It should be short, and must not
 // use the view after it returns.
 typedef void (*keel_look_at)(void *context, const keel_view *view);
+
+// Times and flags of a value, with its exact time.
+typedef struct {
+    // The reading's time, nanoseconds since 1970-01-01 UTC.
+    int64_t time_ns;
+    // Age of the reading in milliseconds; negative for a time in the future.
+    int64_t age_ms;
+    // Maximum age of a fresh value, in milliseconds.
+    uint32_t validity_ms;
+    // As in keel_times.
+    uint32_t flags;
+} keel_times_ns;
 
 // The parameters of a periodic task. Fill the structure with zeros first: later versions have more fields, and 0 in
 // them means the behaviour without them.
@@ -248,7 +261,7 @@ int32_t keel_detach(keel_node *node);
 // Writes the state of the node to `flags`: KEEL_SHARED, KEEL_LIVE, both, or 0.
 int32_t keel_node_state(keel_node *node, uint32_t *flags);
 
-// Opens a handle of the key `name`. It has 1 to 64 bytes, no control or invisible characters, and no level that is
+// Opens a handle of the key `name`. It has 1 to 255 bytes, no control or invisible characters, and no level that is
 // `+` or `#` alone. The key need not exist yet.
 int32_t keel_open_key(keel_node *node,
                       const char *name,
@@ -279,6 +292,19 @@ int32_t keel_look(keel_key *key,
                   void *context,
                   keel_times *times);
 
+// Like keel_read_float(), with the exact time.
+int32_t keel_read_float_ns(keel_key *key, double *value, keel_times_ns *times);
+
+// Like keel_read(), with the exact time.
+int32_t keel_read_ns(keel_key *key,
+                     keel_value *value,
+                     void *buffer,
+                     size_t buffer_bytes,
+                     keel_times_ns *times);
+
+// Like keel_look(), with the exact time.
+int32_t keel_look_ns(keel_key *key, keel_look_at look, void *context, keel_times_ns *times);
+
 // Returns the number of bytes of the value.
 size_t keel_view_bytes(const keel_view *view);
 
@@ -295,11 +321,32 @@ int32_t keel_put_float(keel_key *key,
                        int64_t time_ms,
                        keel_ticket **ticket);
 
+// Like keel_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+int32_t keel_put_integer(keel_key *key, int64_t value, int64_t time_ms, keel_ticket **ticket);
+
+// Like keel_put_integer(), with an unsigned integer.
+int32_t keel_put_unsigned(keel_key *key, uint64_t value, int64_t time_ms, keel_ticket **ticket);
+
 // Like keel_put_float(), with a truth value: 0 is false.
 int32_t keel_put_boolean(keel_key *key, int32_t value, int64_t time_ms, keel_ticket **ticket);
 
 // Like keel_put_float(), with a text of UTF-8.
 int32_t keel_put_text(keel_key *key, const char *value, int64_t time_ms, keel_ticket **ticket);
+
+// Like keel_put_float(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_float_ns(keel_key *key, double value, int64_t time_ns, keel_ticket **ticket);
+
+// Like keel_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_integer_ns(keel_key *key, int64_t value, int64_t time_ns, keel_ticket **ticket);
+
+// Like keel_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_unsigned_ns(keel_key *key, uint64_t value, int64_t time_ns, keel_ticket **ticket);
+
+// Like keel_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_boolean_ns(keel_key *key, int32_t value, int64_t time_ns, keel_ticket **ticket);
+
+// Like keel_put_text(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_text_ns(keel_key *key, const char *value, int64_t time_ns, keel_ticket **ticket);
 
 // Waits until the reading is on flash, at most `timeout_ms`. After the timeout the call returns KEEL_LATE, and the
 // caller may wait again. Any other error is final and says why the reading is not known to be on flash: KEEL_SHED if
@@ -348,6 +395,20 @@ int32_t keel_task_put_float(keel_task *task,
                             int64_t time_ms,
                             keel_ticket **ticket);
 
+// Like keel_task_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+int32_t keel_task_put_integer(keel_task *task,
+                              keel_key *key,
+                              int64_t value,
+                              int64_t time_ms,
+                              keel_ticket **ticket);
+
+// Like keel_task_put_integer(), with an unsigned integer.
+int32_t keel_task_put_unsigned(keel_task *task,
+                               keel_key *key,
+                               uint64_t value,
+                               int64_t time_ms,
+                               keel_ticket **ticket);
+
 // Like keel_task_put_float(), with a truth value: 0 is false.
 int32_t keel_task_put_boolean(keel_task *task,
                               keel_key *key,
@@ -361,6 +422,41 @@ int32_t keel_task_put_text(keel_task *task,
                            const char *value,
                            int64_t time_ms,
                            keel_ticket **ticket);
+
+// Like keel_task_put_float(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_float_ns(keel_task *task,
+                               keel_key *key,
+                               double value,
+                               int64_t time_ns,
+                               keel_ticket **ticket);
+
+// Like keel_task_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_integer_ns(keel_task *task,
+                                 keel_key *key,
+                                 int64_t value,
+                                 int64_t time_ns,
+                                 keel_ticket **ticket);
+
+// Like keel_task_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_unsigned_ns(keel_task *task,
+                                  keel_key *key,
+                                  uint64_t value,
+                                  int64_t time_ns,
+                                  keel_ticket **ticket);
+
+// Like keel_task_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_boolean_ns(keel_task *task,
+                                 keel_key *key,
+                                 int32_t value,
+                                 int64_t time_ns,
+                                 keel_ticket **ticket);
+
+// Like keel_task_put_text(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_text_ns(keel_task *task,
+                              keel_key *key,
+                              const char *value,
+                              int64_t time_ns,
+                              keel_ticket **ticket);
 
 // Writes 1 to `has_missed` if the deadline of the running instance has passed, else 0. The task may then stop early.
 int32_t keel_has_missed(keel_task *task,

@@ -56,6 +56,9 @@ static void values(keel_node *node) {
     double number = 0;
     uint64_t lsn = 0;
     struct seen seen;
+    char name[257];
+    memset(name, 'k', 256);
+    name[256] = 0;
     memset(&seen, 0, sizeof seen);
     EXPECT(keel_open_key(node, "c/value", NULL), KEEL_INVALID);
     EXPECT(keel_open_key(node, NULL, &key), KEEL_INVALID);
@@ -63,7 +66,17 @@ static void values(keel_node *node) {
     EXPECT(keel_open_key(node, "c/#", &key), KEEL_INVALID);
     EXPECT(keel_open_key(node, "\xff", &key), KEEL_INVALID);
     EXPECT(keel_open_key((keel_node *)8, "c/value", &key), KEEL_INVALID);
+    EXPECT(keel_open_key(node, name, &key), KEEL_INVALID);
     CHECK(key == NULL);
+    name[255] = 0;
+    EXPECT(keel_open_key(node, name, &key), KEEL_OK);
+    EXPECT(keel_put_float(key, 255, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_float(key, &number, NULL), KEEL_OK);
+    CHECK(number == 255);
+    EXPECT(keel_close_key(key), KEEL_OK);
+    number = 0;
     EXPECT(keel_open_key(node, "c/value", &key), KEEL_OK);
     EXPECT(keel_read_float(key, &number, NULL), KEEL_NOT_FOUND);
     EXPECT(keel_put_float(key, 0.0 / 0.0, KEEL_NOW, NULL), KEEL_INVALID);
@@ -95,6 +108,23 @@ static void values(keel_node *node) {
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
     CHECK(value.kind == KEEL_BOOLEAN && value.truth == 1);
+    /* Above 2^53 an integer keeps each digit; up to there it becomes a double. */
+    EXPECT(keel_put_integer(key, INT64_MIN, KEEL_NOW, NULL), KEEL_OK);
+    EXPECT(keel_put_integer(key, INT64_MAX, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
+    CHECK(value.kind == KEEL_INTEGER && value.integer == INT64_MAX);
+    EXPECT(keel_put_unsigned(key, UINT64_MAX, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
+    CHECK(value.kind == KEEL_UNSIGNED && value.natural == UINT64_MAX);
+    EXPECT(keel_put_integer(key, 7, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_float(key, &number, NULL), KEEL_OK);
+    CHECK(number == 7);
     EXPECT(keel_put_float(key, 1, -5, &ticket), KEEL_OK);
     lsn = UINT64_MAX;
     EXPECT(keel_wait(ticket, 60000, &lsn), KEEL_INVALID);
@@ -103,6 +133,61 @@ static void values(keel_node *node) {
     EXPECT(keel_close_key(key), KEEL_OK);
     EXPECT(keel_close_key(key), KEEL_GONE);
     EXPECT(keel_put_float(key, 1, KEEL_NOW, NULL), KEEL_GONE);
+    EXPECT(keel_put_float_ns(key, 1, KEEL_NOW, NULL), KEEL_GONE);
+}
+
+/* What is put at a time in ns is read at this time; in ms it is rounded down. */
+static void exact_times(keel_node *node) {
+    const int64_t time_ns = 1700000000123456789;
+    keel_key *key = NULL;
+    keel_ticket *ticket = NULL;
+    keel_value value;
+    keel_times times;
+    keel_times_ns exact;
+    char buffer[16];
+    double number = 0;
+    struct seen seen;
+    memset(&seen, 0, sizeof seen);
+    CHECK(sizeof times == 24 && sizeof exact == 24);
+    EXPECT(keel_open_key(node, "c/exact", &key), KEEL_OK);
+    EXPECT(keel_read_float_ns(key, &number, &exact), KEEL_NOT_FOUND);
+    EXPECT(keel_put_text_ns(key, NULL, time_ns, NULL), KEEL_INVALID);
+    EXPECT(keel_put_text_ns(key, "open", time_ns - 1, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_ns(key, &value, buffer, 4, NULL), KEEL_INVALID);
+    EXPECT(keel_read_ns(key, NULL, buffer, sizeof buffer, &exact), KEEL_INVALID);
+    EXPECT(keel_read_ns(key, &value, buffer, sizeof buffer, &exact), KEEL_OK);
+    CHECK(value.kind == KEEL_TEXT && strcmp(buffer, "open") == 0 && exact.time_ns == time_ns - 1);
+    EXPECT(keel_put_float_ns(key, 2.5, time_ns, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_float_ns(key, NULL, &exact), KEEL_INVALID);
+    EXPECT(keel_read_float_ns(key, &number, &exact), KEEL_OK);
+    CHECK(number == 2.5 && exact.time_ns == time_ns && (exact.flags & KEEL_NODE_TIME) == 0);
+    EXPECT(keel_read_float(key, &number, &times), KEEL_OK);
+    CHECK(times.time_ms == 1700000000123 && times.flags == exact.flags);
+    exact.time_ns = 0;
+    EXPECT(keel_look_ns(key, NULL, NULL, &exact), KEEL_INVALID);
+    EXPECT(keel_look_ns(key, look, &seen, &exact), KEEL_OK);
+    CHECK(seen.bytes == 8 && exact.time_ns == time_ns);
+    EXPECT(keel_put_boolean_ns(key, 7, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_ns(key, &value, NULL, 0, &exact), KEEL_OK);
+    CHECK(value.truth == 1 && (exact.flags & KEEL_NODE_TIME) != 0 && exact.time_ns > time_ns);
+    /* A later time than that of the value before, so that it is the latest one. */
+    const int64_t later_ns = exact.time_ns + 1000000001;
+    EXPECT(keel_put_integer_ns(key, INT64_MIN, later_ns, NULL), KEEL_OK);
+    EXPECT(keel_put_unsigned_ns(key, UINT64_MAX, later_ns + 1, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_ns(key, &value, NULL, 0, &exact), KEEL_OK);
+    CHECK(value.natural == UINT64_MAX && exact.time_ns == later_ns + 1);
+    EXPECT(keel_put_float_ns(key, 1, -5, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_INVALID);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_close_key(key), KEEL_OK);
 }
 
 static void tasks(keel_node *node) {
@@ -112,6 +197,7 @@ static void tasks(keel_node *node) {
     keel_task_spec spec;
     keel_task_counts counts;
     const uint16_t cores[] = {1023};
+    keel_times_ns exact;
     double number = 0;
     int32_t flag = -1;
     int warnings = 0;
@@ -152,13 +238,22 @@ static void tasks(keel_node *node) {
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_read_float(key, &number, NULL), KEEL_NOT_FOUND);
     EXPECT(keel_next(task), KEEL_OK);
-    EXPECT(keel_task_put_float(task, key, 2, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_task_put_integer(task, key, INT64_MAX, 1700000000122, NULL), KEEL_OK);
+    EXPECT(keel_task_put_unsigned(task, key, UINT64_MAX, 1700000000123, NULL), KEEL_OK);
+    EXPECT(keel_task_put_integer_ns(task, key, INT64_MIN, 1700000000123456786, NULL), KEEL_OK);
+    EXPECT(keel_task_put_unsigned_ns(task, key, 7, 1700000000123456787, NULL), KEEL_OK);
+    EXPECT(keel_task_put_text_ns(task, key, "1", 1700000000123456788, NULL), KEEL_OK);
+    EXPECT(keel_task_put_boolean_ns(task, key, 1, 1700000000123456789, NULL), KEEL_OK);
+    EXPECT(keel_task_put_float_ns(task, key, 2, 1700000000123456790, &ticket), KEEL_OK);
     EXPECT(keel_end(task, &flag), KEEL_OK);
     CHECK(flag == KEEL_IN_TIME);
     EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
-    EXPECT(keel_read_float(key, &number, NULL), KEEL_OK);
-    CHECK(number == 2);
+    EXPECT(keel_read_float_ns(key, &number, &exact), KEEL_OK);
+    CHECK(number == 2 && exact.time_ns == 1700000000123456790);
+    EXPECT(keel_task_put_float(task, key, 3, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_task_warnings(task, NULL, NULL), KEEL_INVALID);
     EXPECT(keel_task_warnings(task, count, &warnings), KEEL_OK);
     /* There is no core 1023. */
@@ -237,6 +332,7 @@ int main(int arguments_count, char **arguments) {
     EXPECT(keel_node_state(node, &flags), KEEL_OK);
     CHECK((flags & KEEL_LIVE) != 0);
     values(node);
+    exact_times(node);
     tasks(node);
     children(node);
     EXPECT(keel_detach(node), KEEL_OK);

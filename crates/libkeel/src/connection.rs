@@ -185,7 +185,8 @@ impl Connection {
     pub fn patience(&self) -> Option<Duration> {
         match (self.asked, self.has_begun) {
             (Some(Kind::Watch), true) => None,
-            (Some(Kind::Put), _) | (Some(Kind::History | Kind::Backup), true) => Some(SLOW_MAX),
+            (Some(Kind::Put | Kind::KeysRelease), _)
+            | (Some(Kind::History | Kind::Backup), true) => Some(SLOW_MAX),
             _ => Some(ANSWER_MAX),
         }
     }
@@ -421,6 +422,7 @@ mod tests {
         assert_eq!(connection.patience(), Some(ANSWER_MAX));
         for (kind, first, later) in [
             (Kind::Put, Some(SLOW_MAX), Some(SLOW_MAX)),
+            (Kind::KeysRelease, Some(SLOW_MAX), Some(SLOW_MAX)),
             (Kind::History, Some(ANSWER_MAX), Some(SLOW_MAX)),
             (Kind::Watch, Some(ANSWER_MAX), None),
         ] {

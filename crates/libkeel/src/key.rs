@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::node::{Inner, Node};
-use crate::protocol::{self, Kind};
+use crate::protocol::{self, Kind, Nanoseconds};
 use crate::shared::Shared;
 use crate::ticket::Ticket;
 use base::error::Code;
@@ -24,8 +24,10 @@ pub struct Key {
 /// Times and flags of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// The reading's time, in ms since 1970.
+    /// The reading's time, in ms since 1970, rounded down.
     pub time_ms: i64,
+    /// The reading's time, in ns since 1970, exact in the years 1678 to 2261; a time beyond has the farthest number.
+    pub time_ns: i64,
     /// Time since then, without what is below 1 ms; negative for a time in the future.
     pub age_ms: i64,
     /// Whether the age is known and within `validity_ms`. The age of what a broker had retained is known only if its
@@ -134,6 +136,8 @@ struct Answered {
     #[serde(rename = "type")]
     kind: String,
     time_ms: i64,
+    #[serde(default)]
+    time_ns: Option<Nanoseconds>,
     age_ms: i64,
     fresh: bool,
     validity_ms: u32,
@@ -286,16 +290,25 @@ impl Key {
     }
 
     /// Sends a reading to the node and does not wait for it. `time_ms`: the reading's time, in ms since 1970; without
-    /// it the node's clock gives it. Every number becomes a double.
+    /// it the node's clock gives it. An integer up to 2^53 in magnitude becomes a double, so that a key with 21 and
+    /// 21.5 has one type. A larger one stays an integer, digit for digit.
     ///
     /// Readings become visible and durable in the order of the puts. A caller that needs certainty must wait for the
     /// ticket: if the process ends earlier, in-flight readings may be lost.
     ///
     /// # Errors
-    /// [`Code::Invalid`] for numbers that are not finite or that a double cannot represent; [`Code::Busy`] while 1,024
-    /// puts wait for the node; those of a connection.
+    /// [`Code::Invalid`] for numbers that are not finite; [`Code::Busy`] while 1,024 puts wait for the node; those of a
+    /// connection. A node of an earlier version refuses an integer above 2^53, since it would round it.
     pub fn put(&self, value: Value<'_>, time_ms: Option<i64>) -> Result<Ticket, Error> {
         Node::of(&self.node).put(self, value, time_ms)
+    }
+
+    /// As [`put`](Self::put), with a time in ns since 1970.
+    ///
+    /// # Errors
+    /// As there. A node of an earlier version refuses a time that is no whole ms, since it cannot keep it.
+    pub fn put_ns(&self, value: Value<'_>, time_ns: Option<i64>) -> Result<Ticket, Error> {
+        Node::of(&self.node).put_ns(self, value, time_ns)
     }
 }
 
@@ -304,6 +317,7 @@ impl Times {
         let age_ns = now.age_ns(read.time, read.node_time, read.arrival_ns, read.boot_tag);
         Self {
             time_ms: read.time.ms(),
+            time_ns: read.time.ns(),
             age_ms: age_ns / 1_000_000,
             fresh: read.is_fresh(age_ns),
             validity_ms,
@@ -347,6 +361,7 @@ impl Answered {
     fn times(&self) -> Times {
         Times {
             time_ms: self.time_ms,
+            time_ns: Nanoseconds::or_ms(self.time_ns, self.time_ms).ns(),
             age_ms: self.age_ms,
             fresh: self.fresh,
             validity_ms: self.validity_ms,
@@ -366,6 +381,6 @@ pub(crate) fn check_key(name: &str) -> Result<(), Error> {
     }
     // A long name would make a long line.
     let shown: String = name.chars().take(KEY_BYTES_MAX).collect();
-    let remedy = "use 1 to 64 bytes without control or invisible characters, and no level that is + or # alone";
+    let remedy = "use 1 to 255 bytes without control or invisible characters, and no level that is + or # alone";
     Err(Error::new(Code::Invalid, shown, "is no key", remedy))
 }

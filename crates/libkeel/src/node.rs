@@ -12,6 +12,7 @@ use crate::task::{Task, TaskSpec};
 use crate::ticket::Ticket;
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
+use db::Time;
 use db::table::Now;
 use db::value::Value;
 use serde::Serialize;
@@ -107,7 +108,7 @@ impl Node {
     /// Returns a key. It need not exist yet.
     ///
     /// # Errors
-    /// [`Code::Invalid`] unless it has 1 to 64 bytes without control or invisible characters, and no level that is `+`
+    /// [`Code::Invalid`] unless it has 1 to 255 bytes without control or invisible characters, and no level that is `+`
     /// or `#` alone.
     pub fn key(&self, name: &str) -> Result<Key, Error> {
         check_key(name)?;
@@ -119,8 +120,25 @@ impl Node {
     /// # Errors
     /// As there.
     pub fn put(&self, key: &Key, value: Value<'_>, time_ms: Option<i64>) -> Result<Ticket, Error> {
+        self.send(key, value, time_ms.map(Time::from_ms))
+    }
+
+    /// As [`put`](Self::put), with a time in ns since 1970; see [`Key::put_ns`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_ns(
+        &self,
+        key: &Key,
+        value: Value<'_>,
+        time_ns: Option<i64>,
+    ) -> Result<Ticket, Error> {
+        self.send(key, value, time_ns.map(Time::from_ns))
+    }
+
+    fn send(&self, key: &Key, value: Value<'_>, time: Option<Time>) -> Result<Ticket, Error> {
         self.inner.usable()?;
-        let (request, ticket) = put_request(key, value, time_ms)?;
+        let (request, ticket) = put_request(key, value, time)?;
         self.inner.pipe.send(request)?;
         Ok(ticket)
     }
@@ -271,10 +289,10 @@ impl Inner {
 pub(crate) fn put_request(
     key: &Key,
     value: Value<'_>,
-    time_ms: Option<i64>,
+    time: Option<Time>,
 ) -> Result<(Request, Ticket), Error> {
     let name = key.name_shared();
-    let put = put_message(key, value, time_ms)?;
+    let put = put_message(key, value, time)?;
     let ticket = Ticket::new(name);
     let expected = Expected::Stored(ticket.promise());
     Ok((Request::new(name, Kind::Put, &put, expected)?, ticket))
@@ -284,39 +302,12 @@ pub(crate) fn put_request(
 pub(crate) fn put_message(
     key: &Key,
     value: Value<'_>,
-    time_ms: Option<i64>,
+    time: Option<Time>,
 ) -> Result<protocol::Put, Error> {
     let name = key.name_shared();
-    Ok(protocol::Put {
-        key: name.to_string(),
-        value: json(name, value)?,
-        time_ms,
-    })
-}
-
-/// Converts a value for a put: every number becomes a double.
-fn json(key: &str, value: Value<'_>) -> Result<serde_json::Value, Error> {
-    /// Every integer up to this one is exact as a double.
-    const EXACT_MAX: u64 = 1 << 53;
-    let refused = |wrong| {
-        Error::new(
-            Code::Invalid,
-            key,
-            wrong,
-            "put a number that a double holds",
-        )
-    };
-    let number = match value {
-        Value::Boolean(truth) => return Ok(truth.into()),
-        Value::Text(text) => return Ok(text.into()),
-        Value::Float(number) => number,
-        Value::Integer(number) if number.unsigned_abs() <= EXACT_MAX => number as f64,
-        Value::Unsigned(number) if number <= EXACT_MAX => number as f64,
-        Value::Integer(_) | Value::Unsigned(_) => {
-            return Err(refused("the number is larger than a double holds exactly"));
-        }
-    };
-    serde_json::Number::from_f64(number)
-        .map(serde_json::Value::Number)
-        .ok_or_else(|| refused("the number is not finite"))
+    let value = protocol::PutValue::of(value).ok_or_else(|| {
+        let wrong = "the number is not finite";
+        Error::new(Code::Invalid, name, wrong, "put a finite number")
+    })?;
+    Ok(protocol::Put::new(name.to_string(), value, time))
 }

@@ -12,7 +12,7 @@ use base::error::Code;
 use db::qos::actuator::OwnScheduling;
 use db::realtime::{self, Cores};
 use db::value::Value;
-use db::{Instance, Monitor, ReleaseTimer};
+use db::{Instance, Monitor, ReleaseTimer, Time};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -417,8 +417,30 @@ impl Task {
         value: Value<'_>,
         time_ms: Option<i64>,
     ) -> Result<Ticket, Error> {
+        self.put_timed(key, value, time_ms.map(Time::from_ms))
+    }
+
+    /// As [`put`](Self::put), with a time in ns since 1970; see [`Key::put_ns`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_ns(
+        &mut self,
+        key: &Key,
+        value: Value<'_>,
+        time_ns: Option<i64>,
+    ) -> Result<Ticket, Error> {
+        self.put_timed(key, value, time_ns.map(Time::from_ns))
+    }
+
+    fn put_timed(
+        &mut self,
+        key: &Key,
+        value: Value<'_>,
+        time: Option<Time>,
+    ) -> Result<Ticket, Error> {
         let begin_ns = self.node.now_ns();
-        let done = self.put_untimed(key, value, time_ms);
+        let done = self.put_untimed(key, value, time);
         self.add_data_ns(self.node.now_ns().saturating_sub(begin_ns));
         done
     }
@@ -427,15 +449,15 @@ impl Task {
         &mut self,
         key: &Key,
         value: Value<'_>,
-        time_ms: Option<i64>,
+        time: Option<Time>,
     ) -> Result<Ticket, Error> {
         self.usable()?;
         if self.spec.kind != TaskKind::Firm || self.running.is_none() {
-            let (request, ticket) = put_request(key, value, time_ms)?;
+            let (request, ticket) = put_request(key, value, time)?;
             self.send_one(request)?;
             return Ok(ticket);
         }
-        let put = put_message(key, value, time_ms)?;
+        let put = put_message(key, value, time)?;
         // Includes the comma after it. Plain structures can always be written.
         let bytes = serde_json::to_vec(&put).map_or(0, |bytes| bytes.len()) + 1;
         if bytes + TOGETHER_BYTES > REQUEST_BYTES_MAX {

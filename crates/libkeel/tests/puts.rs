@@ -81,21 +81,74 @@ fn puts_go_in_order_and_each_has_its_ticket() {
         node.put(&key, value, None).unwrap().wait(LONG).unwrap();
         assert_eq!(fake.request(PUT), json!({"key": "a", "value": shown}));
     }
+    // What no double holds has its type, so that a node of an earlier version refuses it instead of rounding it.
+    for (value, shown, kind) in [
+        (
+            Value::Integer(-(1 << 53) - 1),
+            json!(-(1_i64 << 53) - 1),
+            "integer",
+        ),
+        (Value::Integer(i64::MAX), json!(i64::MAX), "integer"),
+        (Value::Unsigned(u64::MAX), json!(u64::MAX), "unsigned"),
+    ] {
+        node.put(&key, value, None).unwrap().wait(LONG).unwrap();
+        let expected = json!({"key": "a", "value": shown, "type": kind});
+        assert_eq!(fake.request(PUT), expected);
+    }
     for value in [
         Value::Float(f64::NAN),
         Value::Float(f64::INFINITY),
-        Value::Integer(-(1 << 53) - 1),
-        Value::Unsigned(u64::MAX),
         Value::Text(&"x".repeat(70_000)),
     ] {
         assert_eq!(code(key.put(value, None)), Some(Code::Invalid), "{value:?}");
     }
 }
 
+/// A node of an earlier version knows no `time_ns`, and must not store the reading at another time. It takes whole ms.
+#[test]
+fn an_older_node_refuses_only_what_it_cannot_keep() {
+    let (_folder, fake, _node, key) = attached_to(|_, message| {
+        let fields = message.as_object().unwrap();
+        let unknown = fields
+            .keys()
+            .find(|name| !["key", "value", "time_ms"].contains(&name.as_str()));
+        Some(match unknown {
+            Some(name) => {
+                let wrong = format!("unknown field `{name}`");
+                (
+                    511,
+                    json!({"code": "invalid", "thing": "request", "wrong": wrong}),
+                )
+            }
+            None => (258, json!({"lsn": 4})),
+        })
+    });
+    let put = |ns| {
+        let ticket = key.put_ns(Value::Float(1.0), Some(ns)).unwrap();
+        ticket.wait(LONG)
+    };
+    assert_eq!(put(1_700_000_000_123_000_000), Ok(4));
+    assert_eq!(fake.request(PUT)["time_ms"], json!(1_700_000_000_123_i64));
+    let refused = put(1_700_000_000_123_000_001);
+    let told = refused.as_ref().unwrap_err().to_string();
+    assert!(told.contains("unknown field `time_ns`"), "{told}");
+    assert_eq!(code(refused), Some(Code::Invalid));
+    // So with integers: only the one that it would round is refused.
+    let put = |number| {
+        let ticket = key.put(Value::Integer(number), None).unwrap();
+        ticket.wait(LONG)
+    };
+    assert_eq!(put(1 << 53), Ok(4));
+    let refused = put((1 << 53) + 1);
+    let told = refused.as_ref().unwrap_err().to_string();
+    assert!(told.contains("unknown field `type`"), "{told}");
+    assert_eq!(code(refused), Some(Code::Invalid));
+}
+
 #[test]
 fn what_is_no_key_is_refused_before_it_is_sent() {
     let (_folder, _fake, node, _key) = attached();
-    let long = "x".repeat(65);
+    let long = "x".repeat(256);
     let wrong = [
         "",
         &long,

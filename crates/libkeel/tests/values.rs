@@ -10,7 +10,7 @@ mod common;
 use base::error::Code;
 use common::{EMPTY, FakeNode, Folder, NUMBER, Served, TEXT, wait_until};
 use libkeel::whereabouts::{Whereabouts, path_beside};
-use libkeel::{Key, Node, Owned};
+use libkeel::{Key, Node, Owned, Value};
 use serde_json::json;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -90,7 +90,7 @@ fn values_are_read_where_they_lie() {
         code(node.key("no/such").unwrap().read()),
         Some(Code::NotFound)
     );
-    for name in ["", "a\n", &"x".repeat(65)] {
+    for name in ["", "a\n", &"x".repeat(256)] {
         assert_eq!(code(node.key(name)), Some(Code::Invalid));
     }
     served.end();
@@ -186,6 +186,59 @@ fn without_a_region_the_node_is_asked() {
     assert_eq!(code(read(TEXT)), Some(Code::NotFound));
     assert!(!node.is_live());
     assert_eq!(code(Node::attach(folder.socket())), Some(Code::NotFound));
+}
+
+/// `Nanoseconds::or_ms` without its first argument, or `read.time.ms() * 1_000_000` in `Times::of`, makes it red.
+#[test]
+fn a_nanosecond_comes_back_through_socket_and_region() {
+    const NS: i64 = 1_700_000_000_123_456_789;
+    let folder = Folder::new();
+    let fake = FakeNode::start(&folder, |kind, message| {
+        if kind == 2 {
+            return Some((258, json!({"lsn": 1})));
+        }
+        let mut answer = json!({
+            "key": "x", "value": 1, "type": "integer", "time_ms": NS / 1_000_000, "age_ms": 1,
+            "fresh": true, "validity_ms": 9, "temporal": false, "node_time": false,
+            "clock_trusted": true, "this_boot": true,
+        });
+        // A node of an earlier version, and a reading of whole ms, have no such field.
+        if message["key"] == NUMBER {
+            answer["time_ns"] = json!(NS.to_string());
+        }
+        Some((257, answer))
+    });
+    let node = Node::attach(folder.socket()).unwrap();
+    let times = |node: &Node, name| node.key(name).unwrap().read().unwrap().1;
+    let (exact, whole) = (times(&node, NUMBER), times(&node, TEXT));
+    assert_eq!((exact.time_ms, exact.time_ns), (NS / 1_000_000, NS));
+    assert_eq!(whole.time_ns, 1_700_000_000_123_000_000);
+    // A whole ms is sent as before, so that every node takes it.
+    let key = node.key(NUMBER).unwrap();
+    for (ns, field, value) in [
+        (NS, "time_ns", json!("1700000000123456789")),
+        (NS - 456_789, "time_ms", json!(1_700_000_000_123_i64)),
+        (-1, "time_ns", json!("-1")),
+    ] {
+        let ticket = key.put_ns(Value::Float(0.5), Some(ns)).unwrap();
+        ticket.wait(Duration::from_secs(60)).unwrap();
+        let mut expected = json!({"key": NUMBER, "value": 0.5});
+        expected[field] = value;
+        assert_eq!(fake.request(2), expected);
+    }
+
+    let served = Served::start(&folder, 1);
+    let node = Node::attach(folder.socket()).unwrap();
+    assert!(node.is_shared());
+    for ns in [NS, -1, NS - 456_789] {
+        served.write_at(NUMBER, b"b\x01", false, db::Time::from_ns(ns));
+        let found = times(&node, NUMBER);
+        assert_eq!(
+            (found.time_ms, found.time_ns),
+            (ns.div_euclid(1_000_000), ns)
+        );
+    }
+    served.end();
 }
 
 /// Both ways: a client of today beside an older node, and an older client, which does what this one does with a later

@@ -400,7 +400,7 @@ fn repeat(
 }
 
 /// Returns the processor time of this thread in nanoseconds.
-fn cpu_ns() -> u64 {
+pub(crate) fn cpu_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -279,7 +279,7 @@ fn kill_under_load(
 /// The load around a kill, in readings per second.
 const LOAD_RATE: u32 = 2000;
 
-fn folder(scratch: &Path, name: &str) -> Result<PathBuf, String> {
+pub(super) fn folder(scratch: &Path, name: &str) -> Result<PathBuf, String> {
     let path = scratch.join(name);
     std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)

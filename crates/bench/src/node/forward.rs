@@ -18,7 +18,7 @@ use base::clock::{Clock, SystemClock};
 use db::value::Value;
 use db::{Database, DbOptions, Durability, LogCursor, ObjectId, ObjectSpec};
 use egress::forward::mqtt::packet;
-use egress::forward::{Begin, MqttVersion, Prepared, Target, UpstreamOptions};
+use egress::forward::{Begin, MqttVersion, Prepared, Target, TimeUnit, UpstreamOptions};
 use flash::{FormatOptions, Store};
 
 use super::sink::Sink;
@@ -83,6 +83,8 @@ pub(crate) fn measure(
                     };
                     let options = UpstreamOptions {
                         begin: Begin::Oldest,
+                        // As the programs that it is compared with write them.
+                        time_unit: TimeUnit::Milliseconds,
                         window_readings_max: WINDOW,
                         linger_ms: 5,
                         clock_wait_ms_max: 0,

@@ -230,7 +230,7 @@ impl Page {
         ask(http, "/api/v1/keys")?;
         for at in 0..4 {
             let path = format!(
-                "/api/v1/history?key=building/r{at}/temperature0&last_ms=900000&points=400"
+                "/api/v1/history?key=building/room=r{at}/temperature0&last_ms=900000&points=400"
             );
             ask(http, &path)?;
         }

@@ -20,6 +20,7 @@ mod socket;
 mod sqlite;
 mod store;
 mod system;
+mod times;
 mod wear;
 mod whole;
 mod wire;
@@ -66,6 +67,7 @@ enum Case {
     Steady,
     Rate,
     Wear,
+    Times,
     Restart,
     Live,
     Whole,
@@ -209,6 +211,18 @@ fn goals(extent: &Extent) -> Vec<Goal> {
         goal(WEAR, WRITTEN.name, sqlite, Bound::AtMost(0.5)),
         goal(WEAR, FLUSHES.name, sqlite, Bound::AtMost(1.0)),
         goal(
+            times::MS,
+            times::LOG_BYTES.name,
+            None,
+            Bound::AtMost(times::LOG_BYTES_MAX),
+        ),
+        goal(
+            times::NODE,
+            times::LOG_BYTES.name,
+            None,
+            Bound::AtMost(times::LOG_BYTES_MAX),
+        ),
+        goal(
             extent.restart_case,
             FIRST_ACKNOWLEDGED.name,
             None,
@@ -248,6 +262,16 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
 
     if is_asked(Case::Wear) {
         wear::measure(
+            &mut figures,
+            scratch.path(),
+            extent.rounds,
+            extent.wear_readings,
+            extent.image_mebibytes,
+            &mut show,
+        )?;
+    }
+    if is_asked(Case::Times) {
+        times::measure(
             &mut figures,
             scratch.path(),
             extent.rounds,

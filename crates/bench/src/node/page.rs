@@ -11,6 +11,7 @@ use super::cases::{
 use super::forward::{FOLLOWED, FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
 use super::live::{self, CPU_OF_PAGE, LIVE};
 use super::offline;
+use super::times;
 use super::wear::WEAR;
 use super::whole::{CPU_OF, MEMORY_OF, WHOLE_NODE};
 use crate::figures::OURS;
@@ -76,6 +77,10 @@ fn case_words(case: &str) -> &str {
         STEADY => "260 readings/s",
         RATE => "as fast as acknowledged",
         WEAR => "storage alone, every 65 readings",
+        times::NODE => "storage alone, times by the node's clock",
+        times::MS => "storage alone, times of whole ms",
+        times::US => "storage alone, times of whole µs",
+        times::NS => "storage alone, times in ns",
         FORWARD_MQTT => "forwarding over MQTT",
         FORWARD_HTTP => "forwarding over HTTP",
         LIVE => "live page, 1,024 sensors",
@@ -95,6 +100,8 @@ fn metric_words(metric: &str) -> String {
         (WRITTEN.name, "bytes at the device per reading"),
         (FLUSHES.name, "flushes per reading"),
         (FIRST_ACKNOWLEDGED.name, "first acknowledged, s"),
+        (times::LOG_BYTES.name, "bytes of log per reading"),
+        (times::CPU.name, "CPU of the storage per reading, µs"),
         (FORWARDED.name, "readings acknowledged per second"),
         (
             FOLLOWED.name,
@@ -195,6 +202,10 @@ fn figures(run: &Run) -> String {
         ),
         (RATE, &[RATE_ACKNOWLEDGED.name, CPU_PER_READING.name]),
         (WEAR, &[WRITTEN.name, FLUSHES.name]),
+        (times::NODE, &[times::LOG_BYTES.name, times::CPU.name]),
+        (times::MS, &[times::LOG_BYTES.name, times::CPU.name]),
+        (times::US, &[times::LOG_BYTES.name, times::CPU.name]),
+        (times::NS, &[times::LOG_BYTES.name, times::CPU.name]),
         (restart, &[FIRST_ACKNOWLEDGED.name]),
     ];
     for (case, metrics) in rows {

@@ -228,6 +228,16 @@ impl Destination for SqliteDestination {
         Ok(id)
     }
 
+    /// The peer takes what comes under a key.
+    fn resolve_for(
+        &self,
+        key: &str,
+        _: ingest::intake::KeyOwner<'_>,
+        _: &mut String,
+    ) -> Result<u32, Reason> {
+        self.resolve(key)
+    }
+
     fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
         let Ok(value) = value.try_into() else {
             return Err(PutError::Refused(Reason::PayloadInvalid));

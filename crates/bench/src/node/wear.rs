@@ -2,12 +2,13 @@
 //! same batches. At 260 readings per second a commit every 250 ms holds 65 readings. So a commit is made every 65
 //! readings, as fast as the disk allows; a simulated clock gives the times that the readings would have.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::block::FileDevice;
 use base::sim::SimClock;
-use db::{CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec};
+use db::{CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec, Stats, Time};
 
 use super::cases::{STEADY_RATE, record_device, turns};
 use super::disk::LoopDisk;
@@ -22,13 +23,13 @@ pub(crate) const WEAR: &str = "bytes-per-reading-260";
 const CHECKPOINTS: Metric = Metric::shown("checkpoints", "1");
 
 /// Readings per commit: those of one commit interval.
-const BATCH: u64 = STEADY_RATE as u64 * COMMIT_INTERVAL_MS as u64 / 1000;
+pub(super) const BATCH: u64 = STEADY_RATE as u64 * COMMIT_INTERVAL_MS as u64 / 1000;
 
 /// 2023-11-14 in ms: the start of the simulated time.
-const BEGIN_MS: i64 = 1_700_000_000_000;
+pub(super) const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Nanoseconds between two readings.
-const STEP_NS: u64 = 1_000_000_000 / STEADY_RATE as u64;
+pub(super) const STEP_NS: u64 = 1_000_000_000 / STEADY_RATE as u64;
 
 /// A storage that the bench calls directly.
 trait Storage {
@@ -52,15 +53,16 @@ fn reading(number: u64) -> (u32, i64, f64) {
     )
 }
 
-struct Ours {
+/// Our storage, with commits by the thread that puts.
+pub(super) struct Ours {
     clock: SimClock,
     database: Database<flash::Store<FileDevice>>,
     objects: Vec<ObjectId>,
 }
 
 impl Ours {
-    fn create(disk: &LoopDisk, image_mebibytes: u64) -> Result<Self, String> {
-        let path = super::system::image_path(disk.folder());
+    pub(super) fn create(folder: &Path, image_mebibytes: u64) -> Result<Self, String> {
+        let path = super::system::image_path(folder);
         crate::store::write_through(&path, image_mebibytes << 20, |_, chunk| chunk.fill(0))?;
         let format = flash::FormatOptions {
             files_max: 512,
@@ -95,22 +97,22 @@ impl Ours {
             objects,
         })
     }
-}
 
-impl Storage for Ours {
-    fn name(&self) -> &'static str {
-        OURS
-    }
-
-    fn batch(&mut self, first: u64) -> Result<(), String> {
+    /// Makes [`BATCH`] readings durable; `first` is the number of the first one. `time` gives the sensor's time of a
+    /// reading by its number; without one the node's clock gives it.
+    pub(super) fn batch_at(
+        &mut self,
+        first: u64,
+        time: impl Fn(u64) -> Option<Time>,
+    ) -> Result<(), String> {
         for number in first..first + BATCH {
             self.clock.advance_ns(STEP_NS);
             let (sensor, _, value) = reading(number);
-            let object = self.objects[sensor as usize];
-            // As for readings from the broker, the node's clock gives the time.
-            let put = self
-                .database
-                .put_now(object, &value.to_le_bytes(), Durability::Batched);
+            let (object, value) = (self.objects[sensor as usize], value.to_le_bytes());
+            let put = match time(number) {
+                Some(time) => self.database.put(object, &value, time, Durability::Batched),
+                None => self.database.put_now(object, &value, Durability::Batched),
+            };
             put.map_err(describe)?;
         }
         self.database.pump().map_err(describe)?;
@@ -121,8 +123,23 @@ impl Storage for Ours {
         Ok(())
     }
 
+    pub(super) fn stats(&self) -> Stats {
+        self.database.stats()
+    }
+}
+
+impl Storage for Ours {
+    fn name(&self) -> &'static str {
+        OURS
+    }
+
+    fn batch(&mut self, first: u64) -> Result<(), String> {
+        // As for readings from the broker, the node's clock gives the time.
+        self.batch_at(first, |_| None)
+    }
+
     fn checkpoints(&self) -> Option<u64> {
-        Some(self.database.stats().checkpoints)
+        Some(self.stats().checkpoints)
     }
 }
 
@@ -203,7 +220,7 @@ pub(crate) fn measure(
         }
     }
     let mut storages: Vec<Box<dyn Storage>> = vec![
-        Box::new(Ours::create(&disks[0], image_mebibytes)?),
+        Box::new(Ours::create(disks[0].folder(), image_mebibytes)?),
         Box::new(Peer::create(&disks[1], systems[1])?),
         Box::new(Peer::create(&disks[2], systems[2])?),
     ];

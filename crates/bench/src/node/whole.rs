@@ -66,7 +66,7 @@ const UNMOUNT_MAX: Duration = Duration::from_secs(10);
 
 /// The task: a shell that acts on each reading of one sensor. Its first argument is the program `keel`.
 const ACT: &str = r#"echo "runs from $0"
-"$1" watch building/r0/temperature0 --current --node "$KEEL_NODE" | while read -r line; do
+"$1" watch building/room=r0/temperature0 --current --node "$KEEL_NODE" | while read -r line; do
     echo "acts on $line"
 done
 "#;
@@ -379,7 +379,7 @@ fn configuration(
          [http]\nlisten = \"{http}\"\n\
          [region]\nfile = \"{region}\"\ncreate_mebibytes = {REGION_MEBIBYTES}\ncheckpoint_image = \"region.img\"\n\
          checkpoint_create_mebibytes = {REGION_MEBIBYTES}\ncheckpoint_interval_seconds = {seconds}\n\
-         [[job]]\nname = \"bearing\"\nkernel = \"vibration\"\nkey = \"pump/a/vibration\"\nwindow = 64\n\
+         [[job]]\nname = \"bearing\"\nkernel = \"vibration\"\nkey = \"pump/unit=a/vibration\"\nwindow = 64\n\
          out = \"bearing.json\"\nperiod_seconds = {seconds}\n\
          [[upstream]]\nname = \"sink\"\nkind = \"http\"\nurl = \"http://{upstream}/write\"\nbegin = \"oldest\"\n\
          [[task]]\nname = \"act\"\n"

@@ -256,7 +256,8 @@ impl Readings {
     }
 
     /// Reads CSV. The first line has headings, unless all of its fields are numbers. `wanted` names columns; without it
-    /// `value` is used, or the only column that is no time. Times are those of a column `time_s` or `time_ms`.
+    /// `value` is used, or the only column that is no time. Times are those of the first column that there is of
+    /// `time_ns`, `time_ms` and `time_s`.
     ///
     /// # Errors
     /// A column that is missing or ambiguous, more values than a job accepts, an unreadable file.
@@ -332,7 +333,8 @@ type Chosen = (Vec<usize>, Option<(usize, f64)>);
 
 fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
     let find = |name: &str| headings.iter().position(|heading| heading == name);
-    let time = [("time_ms", 1e-3), ("time_s", 1.0)];
+    // The most exact one first: readings of a fast sensor lie in one ms.
+    let time = [("time_ns", 1e-9), ("time_ms", 1e-3), ("time_s", 1.0)];
     let time = time
         .iter()
         .find_map(|&(name, unit)| Some((find(name)?, unit)));
@@ -341,7 +343,10 @@ fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
         names.join(", ")
     };
     let columns: Vec<usize> = if wanted.is_empty() {
-        let is_time = |at: &usize| matches!(headings[*at].as_str(), "time" | "time_ms" | "time_s");
+        let is_time = |at: &usize| {
+            let name = headings[*at].as_str();
+            matches!(name, "time" | "time_ns" | "time_ms" | "time_s")
+        };
         let others: Vec<usize> = (0..headings.len()).filter(|at| !is_time(at)).collect();
         match (find("value"), others.as_slice()) {
             (Some(value), _) => vec![value],
@@ -401,6 +406,21 @@ mod tests {
         let (readings, left_out) = read(text, &[]).unwrap();
         assert_eq!(readings.columns, [[1.5, 2.5]]);
         assert_eq!(reasons(&left_out), [("not a number", 1)]);
+    }
+
+    /// `time_ns` behind `time_ms` in the list of `choose` makes it red.
+    #[test]
+    fn readings_of_one_ms_are_told_apart_by_their_ns() {
+        let text = "time,time_ms,value,time_ns\n\
+            x,1000,1.5,1000100000\n\
+            x,1000,2.5,1000200000\n\
+            x,1000,3.5,1000300000\n";
+        let (readings, left_out) = read(text, &[]).unwrap();
+        assert_eq!(readings.columns, [[1.5, 2.5, 3.5]]);
+        assert_eq!((readings.step_s, left_out.total()), (Some(1e-4), 0));
+        // A column of times is no value.
+        let (readings, _) = read("time_ns,x\n1000000000,1\n2000000000,2\n", &[]).unwrap();
+        assert_eq!((&*readings.names[0], readings.step_s), ("x", Some(1.0)));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Checkpoints: the dictionary and the latest values, with the position from which the log continues them.
+//! Checkpoints: the dictionary, the owners of keys and the latest values, with the position from which the log
+//! continues them.
 //!
 //! **Invariants:** a checkpoint counts only if its trailer is there and every record before it is valid, so a file cut
 //! short by power loss does not count; the previous one is deleted only after that. Writing goes in pieces of bounded
@@ -14,11 +15,13 @@ use std::ops::ControlFlow;
 
 use crate::error::{Error, LogFailure};
 use crate::options::{DbOptions, ObjectId};
+use crate::owners::SharedOwners;
 use crate::store::{SegmentStore, StoreError};
 use crate::table::{OWN_NAPS_MAX, Table};
 
 use super::codec::{
-    self, CheckpointHead, Dictionary, Latest, Object, RECORD_BYTES_MAX, Record, Seal,
+    self, CheckpointHead, Dictionary, Latest, OWNER_BYTES_BESIDES, Object, RECORD_BYTES_MAX,
+    Record, Seal,
 };
 use super::reader::{Reader, Tail};
 use super::writer::{NUMBER_TRIES, Position, failure_of};
@@ -42,9 +45,17 @@ pub fn bytes_max(objects: u32, keys_bytes: u64, values_bytes: u64) -> u64 {
         .saturating_add(values_bytes)
 }
 
-/// Returns the most bytes that a checkpoint of this table takes now.
-pub(crate) fn table_bytes_max(table: &Table) -> u64 {
+/// What a checkpoint is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Content<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) owners: &'a SharedOwners,
+}
+
+/// Returns the most bytes that a checkpoint of this takes now.
+pub(crate) fn content_bytes_max(Content { table, owners }: Content<'_>) -> u64 {
     bytes_max(table.objects(), table.keys_bytes(), table.values_bytes())
+        .saturating_add(owners.lock().bytes())
 }
 
 /// Returns the bytes of a checkpoint of `table_bytes` that must be written once the log has grown by `log_bytes` since
@@ -96,7 +107,7 @@ impl<F: Copy> CheckpointWriter<F> {
         store: &mut S,
         mut number: u32,
         (at, is_older_store): (Position, bool),
-        table: &Table,
+        content: Content<'_>,
         options: &DbOptions,
     ) -> Result<Self, LogFailure> {
         let mut tries = 0;
@@ -113,7 +124,7 @@ impl<F: Copy> CheckpointWriter<F> {
         };
         let piece_bytes_max = options.checkpoint_piece_bytes_max;
         let mut piece = Vec::with_capacity(piece_bytes_max + RECORD_BYTES_MAX);
-        let objects = table.objects();
+        let objects = content.table.objects();
         let head = CheckpointHead {
             segment: at.segment,
             offset: at.offset,
@@ -122,7 +133,7 @@ impl<F: Copy> CheckpointWriter<F> {
         };
         let seal = Seal::of(store.secret());
         codec::put_checkpoint(&mut piece, seal, &head);
-        let value = vec![0; table.value_bytes_max()];
+        let value = vec![0; content.table.value_bytes_max()];
         Ok(Self {
             file,
             seal,
@@ -134,7 +145,7 @@ impl<F: Copy> CheckpointWriter<F> {
             value,
             piece_bytes_max,
             bytes: 0,
-            table_bytes: table_bytes_max(table),
+            table_bytes: content_bytes_max(content),
         })
     }
 
@@ -150,11 +161,11 @@ impl<F: Copy> CheckpointWriter<F> {
     /// Returns the bytes that must be written once the log has grown by `log_bytes` since it began; `u64::MAX`: all.
     pub(crate) fn bytes_due(
         &mut self,
-        table: &Table,
+        content: Content<'_>,
         checkpoint_bytes: u64,
         log_bytes: u64,
     ) -> u64 {
-        self.table_bytes = self.table_bytes.max(table_bytes_max(table));
+        self.table_bytes = self.table_bytes.max(content_bytes_max(content));
         bytes_due(self.table_bytes, checkpoint_bytes, log_bytes)
     }
 
@@ -163,9 +174,11 @@ impl<F: Copy> CheckpointWriter<F> {
     pub(crate) fn step<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
-        table: &Table,
+        Content { table, owners }: Content<'_>,
         until: u64,
     ) -> Result<Step, LogFailure> {
+        // Nothing takes it in a hurry: a new key waits for a piece at most.
+        let owners = owners.lock();
         // An empty piece takes any record, so that a record longer than a piece cannot stop the checkpoint for ever.
         let room = |piece: &Vec<u8>, record: usize| {
             piece.is_empty() || piece.len() + record <= self.piece_bytes_max
@@ -175,9 +188,13 @@ impl<F: Copy> CheckpointWriter<F> {
             let Some(key) = table.sane_key(id) else {
                 return Ok(Step::Unfit);
             };
+            let of_owners = owners.of(id.0);
+            let owners_bytes_max: usize = of_owners
+                .map(|owner| OWNER_BYTES_BESIDES + owner.series.len())
+                .sum();
             let record_bytes_max =
                 OBJECT_BYTES_BESIDES as usize + key.as_str().len() + self.value.len();
-            if !room(&self.piece, record_bytes_max) {
+            if !room(&self.piece, record_bytes_max + owners_bytes_max) {
                 break;
             }
             let (avi_ms, temporal) = table.validity(id);
@@ -202,8 +219,12 @@ impl<F: Copy> CheckpointWriter<F> {
                 value: &self.value[..read.value_bytes],
             });
             codec::put_object(&mut self.piece, self.seal, &Object { entry, latest });
+            for owner in owners.of(id.0) {
+                codec::put_owner(&mut self.piece, self.seal, &owner);
+            }
             self.next_id += 1;
         }
+        drop(owners);
         // Check after reading the values, so that the last ones are covered too.
         if !table.is_intact() || table.objects() < self.objects {
             return Ok(Step::Unfit);
@@ -312,9 +333,24 @@ pub fn numbers<S: SegmentStore>(store: &mut S) -> Result<Vec<u32>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::codec::Owner;
     use crate::log::times::Time;
+    use crate::options::{KEY_BYTES_MEAN_MAX, TableSize};
+    use crate::owners::Owners;
     use crate::store::MemoryStore;
-    use crate::table::SlotValue;
+    use crate::table::{SlotValue, TableMemory};
+    use std::sync::LazyLock;
+
+    static NO_OWNERS: LazyLock<SharedOwners> =
+        LazyLock::new(|| SharedOwners::new(Owners::default()));
+
+    /// A table whose keys have no owners.
+    fn of(table: &Table) -> Content<'_> {
+        Content {
+            table,
+            owners: &NO_OWNERS,
+        }
+    }
 
     fn table() -> Table {
         let table = Table::new(40, 64, 1).expect("a table");
@@ -345,11 +381,11 @@ mod tests {
             lsn: 1234,
         };
         let table = table();
-        let begun = CheckpointWriter::begin(store, 3, (at, false), &table, &options);
+        let begun = CheckpointWriter::begin(store, 3, (at, false), of(&table), &options);
         let mut writer = begun.expect("begun");
         let mut last = None;
         for _ in 0..pieces {
-            last = Some(writer.step(store, &table, 0).expect("a piece"));
+            last = Some(writer.step(store, of(&table), 0).expect("a piece"));
             if matches!(last, Some(Step::Done(_))) {
                 break;
             }
@@ -435,40 +471,58 @@ mod tests {
         assert!(record.len() as u64 <= OBJECT_BYTES_BESIDES + bytes);
     }
 
+    /// A table in which all keys are as long as this.
+    fn with_keys(objects: u32, value_bytes_max: usize, key_bytes: usize) -> Table {
+        let size = TableSize {
+            objects_max: objects,
+            value_bytes_max,
+            key_bytes_mean: KEY_BYTES_MEAN_MAX,
+        };
+        let lines = Table::lines_needed(size).expect("a size");
+        let table = Table::create_in(TableMemory::own(lines), size, 1).expect("a table");
+        for n in 0..objects {
+            let key = format!("{n:0key_bytes$}");
+            table.insert(&key, 1, true).expect("room");
+        }
+        table
+    }
+
     #[test]
     fn what_long_keys_take_in_a_checkpoint_is_said_too() {
-        let table = Table::new(300, 8, 1).expect("a table");
-        for n in 0..300 {
-            table.insert(&format!("{n:064}"), 1, true).expect("room");
+        for (key_bytes, object_bytes) in [(16, 112), (64, 112), (65, 128), (255, 304)] {
+            let table = with_keys(300, 8, key_bytes);
+            let bytes = whole_checkpoint_bytes(&table);
+            assert!(bytes > 300 * key_bytes as u64 && bytes <= content_bytes_max(of(&table)));
+            assert_eq!(content_bytes_max(of(&table)), 300 * object_bytes + 4096);
         }
+        // Less is never said, and keys that take more on average are counted.
+        assert_eq!(bytes_max(300, 0, 7), 300 * 112 + 4096 + 7);
+        assert_eq!(bytes_max(300, 300 * 65, 7), 300 * 113 + 4096 + 7);
+    }
+
+    fn whole_checkpoint_bytes(table: &Table) -> u64 {
         let (mut store, options) = (MemoryStore::new(), DbOptions::default());
         let at = Position {
             segment: 0,
             offset: 0,
             lsn: 0,
         };
-        let begun = CheckpointWriter::begin(&mut store, 3, (at, false), &table, &options);
+        let begun = CheckpointWriter::begin(&mut store, 3, (at, false), of(table), &options);
         let mut writer = begun.expect("begun");
-        let bytes = loop {
-            match writer.step(&mut store, &table, 0).expect("a piece") {
+        loop {
+            match writer.step(&mut store, of(table), 0).expect("a piece") {
                 Step::More => {}
-                Step::Done(bytes) => break bytes,
+                Step::Done(bytes) => return bytes,
                 Step::Unfit => panic!("unfit"),
             }
-        };
-        assert!(bytes > 300 * 64 && bytes <= table_bytes_max(&table));
-        // Less is never said, and keys that take more on average are counted.
-        assert_eq!(table_bytes_max(&table), 300 * 112 + 4096);
-        assert_eq!(bytes_max(300, 0, 7), 300 * 112 + 4096 + 7);
-        assert_eq!(bytes_max(300, 300 * 65, 7), 300 * 113 + 4096 + 7);
+        }
     }
 
     /// Values and keys as long as they can be, in pieces as short as they can be.
     #[test]
     fn a_record_longer_than_a_piece_does_not_stop_the_checkpoint() {
-        let table = Table::new(3, 300, 1).expect("a table");
+        let table = with_keys(3, 300, crate::options::KEY_BYTES_MAX);
         for n in 0..3 {
-            let (id, _) = table.insert(&format!("{n:064}"), 1, true).expect("room");
             let value = SlotValue {
                 time: Time::from_ns(i64::MAX - 1),
                 arrival_ns: u64::MAX,
@@ -478,9 +532,9 @@ mod tests {
                 retained: true,
                 value: &[n as u8; 300],
             };
-            table.write(id, &value).expect("written");
+            table.write(ObjectId(n), &value).expect("written");
         }
-        for piece_bytes in [16, 100, 420, 4096] {
+        for piece_bytes in [16, 100, 420, 620, 4096] {
             let mut store = MemoryStore::new();
             let options = DbOptions {
                 checkpoint_piece_bytes_max: piece_bytes,
@@ -491,9 +545,10 @@ mod tests {
                 offset: 0,
                 lsn: 0,
             };
-            let begun = CheckpointWriter::begin(&mut store, 3, (at, true), &table, &options);
+            let begun = CheckpointWriter::begin(&mut store, 3, (at, true), of(&table), &options);
             let mut writer = begun.expect("begun");
-            let mut steps = (0..10).map(|_| writer.step(&mut store, &table, 0).expect("a piece"));
+            let mut steps =
+                (0..10).map(|_| writer.step(&mut store, of(&table), 0).expect("a piece"));
             let done = steps.find(|step| *step != Step::More);
             writer.end(&mut store, true);
             assert!(
@@ -509,6 +564,68 @@ mod tests {
             });
             assert_eq!((visited, trailer), (Ok(Some(Tail::Clean)), Some(true)));
             assert!(verify(&mut store, 3).is_ok_and(|head| head.is_some()));
+        }
+    }
+
+    /// As many as there can be, as long as they can be, in pieces that hold one of them at most.
+    #[test]
+    fn the_owners_of_a_key_stand_behind_their_object() {
+        let table = table();
+        let mut owners = Owners::default();
+        let text = |id: u32, template: u32| {
+            let bytes = [7, 300, codec::SERIES_BYTES_MAX][id as usize % 3];
+            format!("{id} {template} {}", "x".repeat(bytes))[..bytes].to_owned()
+        };
+        let mut expected = Vec::new();
+        for id in [0, 2, 3, 17, 39] {
+            for template in [u32::MAX, 5, 6, 7].into_iter().take(id as usize % 5) {
+                expected.push((id, template, text(id, template)));
+            }
+        }
+        for (id, template, series) in &expected {
+            let owner = Owner {
+                id: *id,
+                template: *template,
+                series,
+            };
+            assert_eq!(owners.claim(&owner), Ok(()));
+        }
+        let owners = SharedOwners::new(owners);
+        let content = Content {
+            table: &table,
+            owners: &owners,
+        };
+        for piece_bytes in [16, 512, 4096] {
+            let mut store = MemoryStore::new();
+            let options = DbOptions {
+                checkpoint_piece_bytes_max: piece_bytes,
+                ..DbOptions::default()
+            };
+            let at = Position {
+                segment: 0,
+                offset: 0,
+                lsn: 0,
+            };
+            let begun = CheckpointWriter::begin(&mut store, 3, (at, false), content, &options);
+            let mut writer = begun.expect("begun");
+            let mut steps = (0..60).map(|_| writer.step(&mut store, content, 0).expect("a piece"));
+            let done = steps.find(|step| *step != Step::More);
+            let Some(Step::Done(bytes)) = done else {
+                panic!("{piece_bytes}: {done:?}");
+            };
+            let owners_bytes = content_bytes_max(content) - content_bytes_max(of(&table));
+            let lengths = expected.iter().map(|(_, _, series)| series.len() as u64);
+            assert_eq!(owners_bytes, lengths.map(|bytes| 16 + bytes).sum::<u64>());
+            assert!(bytes <= content_bytes_max(content));
+            assert!(verify(&mut store, 3).is_ok_and(|head| head.is_some()));
+            let mut found = Vec::new();
+            let visited = visit(&mut store, 3, &mut |record| {
+                if let Record::Owner(owner) = record {
+                    found.push((owner.id, owner.template, owner.series.to_owned()));
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            assert_eq!((visited, &found), (Ok(Some(Tail::Clean)), &expected));
         }
     }
 

@@ -12,7 +12,7 @@
 use crc32c::crc32c_append;
 
 use super::times::{Context, Form, Time};
-use crate::options::VALUE_BYTES_LIMIT;
+use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
 
 /// Version of log and checkpoint that this code writes, and the latest one whose files it takes.
 pub const FORMAT_VERSION: u32 = 3;
@@ -26,11 +26,15 @@ pub const READING_BYTES_MIN: usize = 1 + 1 + 1 + 3 + 4 + CHECK_BYTES;
 pub const RECORD_BYTES_MIN: usize = 1 + 1 + CHECK_BYTES;
 /// Bytes of one anchor record.
 pub const ANCHOR_BYTES: usize = 2 + 49 + CHECK_BYTES;
-/// Most bytes of a key in a record. A table may take less.
+/// Most bytes of a key in a record: an object's has one byte for its length.
 const KEY_BYTES_LIMIT: usize = 255;
 /// Most bytes of the text of a series.
-const SERIES_BYTES_MAX: usize = 1024;
+pub const SERIES_BYTES_MAX: usize = 1024;
+/// Most bytes of an owner beside its series: kind, length, id, template and checksum.
+pub(crate) const OWNER_BYTES_BESIDES: usize = 1 + 2 + 5 + 4 + CHECK_BYTES;
 const CHECK_BYTES: usize = 4;
+
+const _: () = assert!(KEY_BYTES_MAX <= KEY_BYTES_LIMIT);
 
 /// Readings whose time is in ms: 0xa0..=0xaf, by the bits below.
 pub(super) const READING: u8 = 0xa0;
@@ -112,7 +116,7 @@ pub struct Dictionary<'a> {
     pub temporal: bool,
 }
 
-/// The series that gave an object its key, where the template of the key leaves a part of it out.
+/// The series that has the key of an object, where no key of its template can be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner<'a> {
     /// Object number.
@@ -121,6 +125,14 @@ pub struct Owner<'a> {
     pub template: u32,
     /// The series: opaque here.
     pub series: &'a str,
+}
+
+impl Owner<'_> {
+    /// Returns the number of a template with this text.
+    #[must_use]
+    pub fn template_of(text: &str) -> u32 {
+        crc32c_append(0, text.as_bytes())
+    }
 }
 
 /// Head of a checkpoint: where the log continues it.
@@ -288,6 +300,16 @@ pub fn put_dictionary(out: &mut Vec<u8>, seal: Seal, entry: &Dictionary<'_>) {
         out.push(u8::from(entry.temporal));
         put_varint(out, u64::from(entry.avi_ms));
         out.extend_from_slice(entry.key.as_bytes());
+    });
+}
+
+/// Appends the owner of an object's key.
+pub fn put_owner(out: &mut Vec<u8>, seal: Seal, owner: &Owner<'_>) {
+    let bytes = varint_bytes(u64::from(owner.id)) + 4 + owner.series.len();
+    frame(out, OWNER, seal, bytes, |out| {
+        put_varint(out, u64::from(owner.id));
+        out.extend_from_slice(&owner.template.to_le_bytes());
+        out.extend_from_slice(owner.series.as_bytes());
     });
 }
 

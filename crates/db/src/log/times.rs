@@ -72,6 +72,13 @@ impl Time {
         self.ns
     }
 
+    /// The ns since 1970, if the whole ms do not show this time exactly. `None` for whole ms, and for a time that no ns
+    /// can count.
+    #[must_use]
+    pub fn ns_beside_ms(self) -> Option<i64> {
+        (self.is_countable() && self.below_ms_ns() != 0).then_some(self.ns)
+    }
+
     /// What it has beyond whole ms.
     fn below_ms_ns(self) -> i64 {
         match self.far_ms {
@@ -301,6 +308,8 @@ mod tests {
         assert_eq!((Time::from_ns(1).ms(), Time::from_ns(1).ns()), (0, 1));
         assert_eq!((Time::from_ns(-1).ms(), Time::from_ns(-1).ns()), (-1, -1));
         assert_eq!(Time::from_ns(1_000_000), Time::from_ms(1));
+        assert_eq!(Time::from_ns(1_000_000).ns_beside_ms(), None);
+        assert_eq!(Time::from_ns(-1).ns_beside_ms(), Some(-1));
         assert!(Time::from_ms(1) < Time::from_ns(1_000_001));
         assert!(Time::from_ns(1_999_999) < Time::from_ms(2));
         for ns in [i64::MIN, -Time::NS_MAX, -1, 0, 1, Time::NS_MAX, i64::MAX] {
@@ -315,6 +324,7 @@ mod tests {
         ] {
             assert_eq!(Time::from_ms(ms).ms(), ms);
             assert_eq!(Time::from_ms(ms).ns(), ms.signum() * Time::NS_MAX);
+            assert_eq!(Time::from_ms(ms).ns_beside_ms(), None);
         }
     }
 

@@ -12,15 +12,18 @@ use base::seeded_bug::SeededBug;
 
 use crate::error::LogFailure;
 use crate::history::summary::Summary;
-use crate::options::{DbOptions, KEY_BYTES_MAX, ObjectId};
+use crate::options::{DbOptions, ObjectId};
+use crate::owners::SharedOwners;
 use crate::queue::{Entries, Entry, EntryKind};
 use crate::stats::LogCounters;
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
-use crate::wall;
+use crate::wall::Wall;
 
-use super::codec::{self, ANCHOR_BYTES, Anchor, Dictionary, Reading, Record, Seal};
+use super::codec::{
+    self, ANCHOR_BYTES, Anchor, Dictionary, OWNER_BYTES_BESIDES, Owner, Reading, Record, Seal,
+};
 use super::reader::Found;
 use super::segment_name;
 use super::times::{self, Context, Form, Time};
@@ -33,13 +36,19 @@ const REANCHOR_US: i64 = times::ARRIVAL_WINDOW_US / 4;
 pub(super) const NUMBER_TRIES: u32 = 64;
 /// Most summaries that wait for the index; beyond, a segment is read again for its summary.
 const FINISHED_MAX: usize = 4;
+/// Bytes that a name is counted with at least. No key was longer once: segments of short ones end where they always
+/// have.
+const NAME_BYTES_COUNTED: usize = 64;
 /// Marks an object that has no dictionary record in the current segment.
 const UNNAMED: u32 = u32::MAX;
 
 /// What the writer needs from the database while it works.
 pub(crate) struct Surroundings<'a> {
     pub(crate) table: &'a Table,
+    pub(crate) owners: &'a SharedOwners,
     pub(crate) clock: &'a dyn Clock,
+    /// The sample that dates this commit.
+    pub(crate) wall: Wall,
     pub(crate) boot_id: [u8; 16],
     pub(crate) progress: &'a Progress,
     pub(crate) counters: &'a std::sync::Mutex<LogCounters>,
@@ -211,21 +220,80 @@ impl<F: Copy> LogWriter<F> {
         waiting: &[u8],
         done: &mut Done,
     ) -> Result<(), LogFailure> {
+        self.stage_owners(store, around, waiting, done)?;
         let mut entries = Entries(waiting.get(done.staged..).unwrap_or(&[]));
         while let Some(entry) = entries.next() {
             // Room for the record itself, its object's name, two anchors and a segment head.
-            let need = entry.value.len() + KEY_BYTES_MAX + 2 * ANCHOR_BYTES + 128;
-            let full = self.length + (self.staged.len() + need) as u64 > self.segment_bytes_max;
-            if full || self.staged.len() + need > self.append_bytes_max {
-                self.append(store, around, waiting, done)?;
-            }
-            if full && self.length > 0 {
-                self.leave_segment(store);
-            }
+            let name_bytes = self.name_bytes(&entry, around.table);
+            let need = entry.value.len() + name_bytes + 2 * ANCHOR_BYTES + 128;
+            self.make_way(need, store, around, waiting, done)?;
             self.stage(&entry, around);
             done.staged = waiting.len() - entries.0.len();
         }
         self.append(store, around, waiting, done)
+    }
+
+    /// Appends what is staged, and ends the segment, if `need` more bytes do not fit.
+    fn make_way<S: SegmentStore<File = F>>(
+        &mut self,
+        need: usize,
+        store: &mut S,
+        around: &Surroundings<'_>,
+        waiting: &[u8],
+        done: &mut Done,
+    ) -> Result<(), LogFailure> {
+        let full = self.length + (self.staged.len() + need) as u64 > self.segment_bytes_max;
+        if full || self.staged.len() + need > self.append_bytes_max {
+            self.append(store, around, waiting, done)?;
+        }
+        if full && self.length > 0 {
+            self.leave_segment(store);
+        }
+        Ok(())
+    }
+
+    /// Stages the owners of keys that the log does not have yet. They come before the readings of this commit, of which
+    /// one may be the first of its key: a power cut must not leave a key with a history and without its owner.
+    fn stage_owners<S: SegmentStore<File = F>>(
+        &mut self,
+        store: &mut S,
+        around: &Surroundings<'_>,
+        waiting: &[u8],
+        done: &mut Done,
+    ) -> Result<(), LogFailure> {
+        if SeededBug::OwnerNotLogged.is_on() {
+            return Ok(());
+        }
+        loop {
+            let Some(next) = around.owners.lock().next_waiting() else {
+                return Ok(());
+            };
+            // `None`: owners by other templates have taken its place.
+            if let Some(series) = &next.series {
+                let name_bytes = around.table.key_bytes(ObjectId(next.id)) + 16;
+                let need = series.len() + OWNER_BYTES_BESIDES + name_bytes + 128;
+                self.make_way(need, store, around, waiting, done)?;
+            }
+            // Only now: an append settles what is staged before it.
+            let Some(next) = around.owners.lock().stage_next() else {
+                return Ok(());
+            };
+            let Some(series) = &next.series else {
+                continue;
+            };
+            let begin = self.staged.len();
+            self.begin_segment();
+            if self.named_in.get(next.id as usize) != Some(&self.segment) {
+                self.stage_name(next.id, around.table);
+            }
+            let owner = Owner {
+                id: next.id,
+                template: next.template,
+                series,
+            };
+            codec::put_owner(&mut self.staged, self.seal, &owner);
+            self.since_anchor += self.staged.len() - begin;
+        }
     }
 
     /// Writes the times in full now, if there is a segment to write them to. An empty one has no head yet: its first
@@ -240,13 +308,13 @@ impl<F: Copy> LogWriter<F> {
         if self.file.is_none() || self.length == 0 || self.length + room > self.segment_bytes_max {
             return Ok(());
         }
-        let sensor = Time::from_ms(around.clock.wall_ms());
-        self.stage_anchor(around.clock.monotonic_ns() / 1000, sensor, around);
+        let now_us = around.clock.monotonic_ns() / 1000;
+        self.stage_anchor(now_us, around.wall.at_us(now_us), around);
         self.append(store, around, &[], &mut Done::default())
     }
 
     /// Discards what is staged, because it did not fit; it is staged again later.
-    fn unstage(&mut self, done: &mut Done) {
+    fn unstage(&mut self, around: &Surroundings<'_>, done: &mut Done) {
         self.staged.clear();
         self.next_lsn -= self.staged_readings;
         self.staged_readings = 0;
@@ -256,6 +324,7 @@ impl<F: Copy> LogWriter<F> {
         // The staged anchors and names were never written.
         self.force_anchor = true;
         self.named_in.fill(UNNAMED);
+        around.owners.lock().unstage();
     }
 
     /// Ends the segment that grows; the next append makes a new one.
@@ -273,18 +342,35 @@ impl<F: Copy> LogWriter<F> {
         self.length = 0;
     }
 
-    fn stage(&mut self, entry: &Entry<'_>, around: &Surroundings<'_>) {
-        let begin = self.staged.len();
-        if self.length == 0 && begin == 0 {
+    /// Whether a record of the object's name must come before this entry in the present segment.
+    fn needs_name(&self, entry: &Entry<'_>) -> bool {
+        let named_in = self.named_in.get(entry.id as usize);
+        entry.kind == EntryKind::Declared || named_in != Some(&self.segment)
+    }
+
+    /// Most bytes of the key that may have to come before this entry. The slot of an object with a name is not touched:
+    /// that would cost each reading a cache line.
+    fn name_bytes(&self, entry: &Entry<'_>, table: &Table) -> usize {
+        let key_bytes = match self.needs_name(entry) {
+            true => table.key_bytes(ObjectId(entry.id)),
+            false => 0,
+        };
+        key_bytes.max(NAME_BYTES_COUNTED)
+    }
+
+    /// Stages the head of a new segment.
+    fn begin_segment(&mut self) {
+        if self.length == 0 && self.staged.is_empty() {
             codec::put_segment(&mut self.staged, self.seal, self.segment);
             self.force_anchor = true;
             self.summary = Some(Summary::new(self.segment));
         }
-        let named = self
-            .named_in
-            .get(entry.id as usize)
-            .is_some_and(|segment| *segment == self.segment);
-        if !named || entry.kind == EntryKind::Declared {
+    }
+
+    fn stage(&mut self, entry: &Entry<'_>, around: &Surroundings<'_>) {
+        let begin = self.staged.len();
+        self.begin_segment();
+        if self.needs_name(entry) {
             self.stage_name(entry.id, around.table);
         }
         if entry.kind == EntryKind::Reading {
@@ -368,19 +454,15 @@ impl<F: Copy> LogWriter<F> {
         {
             return context;
         }
-        // The wall clock at the arrival, computed from the clock as it is now: with the arrival it dates this boot.
-        let wall_trusted = around.clock.wall_is_trusted();
-        let (now_ns, now_ms) = wall::both(around.clock);
-        let since_us = (now_ns / 1000).saturating_sub(arrival_us);
-        let wall = Time::from_ms(now_ms.saturating_sub_unsigned(since_us / 1000));
-        // As a reader will find them: a clock may show a time that no anchor can hold.
-        let [sensor, wall] = [sensor, wall].map(|time| Time::from_ns(time.ns()));
         let anchor = Anchor {
             boot_id: around.boot_id,
             arrival_us,
-            sensor,
-            wall,
-            wall_trusted,
+            // As a reader will find it: a time in ms may be one that no anchor can hold.
+            sensor: Time::from_ns(sensor.ns()),
+            // The wall clock at the arrival: together they date this boot. By the sample that dates readings, so that
+            // corrected times keep the order of their arrivals.
+            wall: around.wall.at_us(arrival_us),
+            wall_trusted: around.wall.trusted,
             is_older_store: self.is_older_store,
             lsn: self.next_lsn,
         };
@@ -411,7 +493,7 @@ impl<F: Copy> LogWriter<F> {
         }
         // Check before the append, so that a full store is left without a torn record.
         if store.free_bytes() < (self.staged.len() as u64).saturating_add(self.reserve_bytes) {
-            self.unstage(done);
+            self.unstage(around, done);
             return Err(LogFailure::Full);
         }
         if SeededBug::AckBeforeFlush.is_on() {
@@ -420,7 +502,7 @@ impl<F: Copy> LogWriter<F> {
         let file = match self.open_segment(store) {
             Ok(file) => file,
             Err(failure) => {
-                self.unstage(done);
+                self.unstage(around, done);
                 return Err(failure);
             }
         };
@@ -431,7 +513,7 @@ impl<F: Copy> LogWriter<F> {
                 // Part of it was written, which only a start can sort out.
                 return Err(LogFailure::Torn);
             }
-            self.unstage(done);
+            self.unstage(around, done);
             return Err(failure);
         }
         let end_ns = around.clock.monotonic_ns();
@@ -452,6 +534,7 @@ impl<F: Copy> LogWriter<F> {
             counters.log_bytes += self.staged.len() as u64;
             counters.readings += self.staged_readings;
         }
+        around.owners.lock().settle();
         around.progress.complete(self.next_lsn);
         let mut counters = count();
         for entry in Entries(waiting.get(done.durable..done.staged).unwrap_or(&[])) {
@@ -508,263 +591,4 @@ pub(crate) fn failure_of(error: &StoreError) -> LogFailure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::log::codec::decode;
-    use crate::queue::Queue;
-    use crate::store::MemoryStore;
-    use base::sim::SimClock;
-
-    struct Bench {
-        table: Table,
-        clock: SimClock,
-        progress: Progress,
-        counters: std::sync::Mutex<LogCounters>,
-        in_flight_since_ns: AtomicU64,
-        store: MemoryStore,
-        writer: LogWriter<usize>,
-        waiting: Vec<u8>,
-    }
-
-    impl Bench {
-        fn new(segment_bytes_max: u64) -> Self {
-            let options = DbOptions {
-                segment_bytes_max,
-                append_bytes_max: 2048,
-                ..DbOptions::default()
-            };
-            let table = Table::new(4, 64, 1).expect("a table");
-            table.insert("a", 1, true).expect("room");
-            Self {
-                table,
-                clock: SimClock::new(1),
-                progress: Progress::new(0),
-                counters: std::sync::Mutex::default(),
-                in_flight_since_ns: AtomicU64::new(NO_READING),
-                store: MemoryStore::new(),
-                writer: LogWriter::new(&options, Seal::of(MemoryStore::new().secret()), 0, 0),
-                waiting: Vec::with_capacity(1 << 16),
-            }
-        }
-
-        /// Commits readings with these times in ms and arrivals in ns.
-        fn commit(&mut self, readings: &[(i64, u64)]) -> Result<(), LogFailure> {
-            let in_ns: Vec<_> = readings
-                .iter()
-                .map(|(ms, arrival_ns)| (ms * 1_000_000, *arrival_ns))
-                .collect();
-            self.commit_ns(&in_ns)
-        }
-
-        fn commit_ns(&mut self, readings: &[(i64, u64)]) -> Result<(), LogFailure> {
-            let mut queue = Queue::new(1 << 16, 0);
-            for (ns, arrival_ns) in readings {
-                queue.push(&Entry {
-                    kind: EntryKind::Reading,
-                    id: 0,
-                    time: Time::from_ns(*ns),
-                    arrival_ns: *arrival_ns,
-                    wall_trusted: true,
-                    node_time: false,
-                    retained: false,
-                    value: b"value",
-                });
-            }
-            self.waiting.clear();
-            queue.swap(&mut self.waiting);
-            let around = Surroundings {
-                table: &self.table,
-                clock: &self.clock,
-                boot_id: [3; 16],
-                progress: &self.progress,
-                counters: &self.counters,
-                in_flight_since_ns: &self.in_flight_since_ns,
-            };
-            self.writer.commit(
-                &mut self.store,
-                &around,
-                &self.waiting,
-                &mut Done::default(),
-            )
-        }
-
-        /// Passes each record of a segment and its bytes.
-        fn each(&self, segment: u32, mut visit: impl FnMut(&Record<'_>, &[u8])) {
-            let mut input = self
-                .store
-                .file(&segment_name(segment))
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            let mut context = None;
-            while !input.is_empty() {
-                let (record, bytes) =
-                    decode(input, self.writer.seal, context.as_ref()).expect("a whole record");
-                if let Record::Anchor(anchor) = &record {
-                    context = Some(Context::of(self.writer.seal, anchor));
-                }
-                visit(&record, &input[..bytes]);
-                input = &input[bytes..];
-            }
-        }
-
-        /// One letter for each record of a segment.
-        fn kinds(&self, segment: u32) -> String {
-            let mut kinds = String::new();
-            self.each(segment, |record, _| {
-                kinds.push(match record {
-                    Record::Segment { .. } => 'S',
-                    Record::Anchor(_) => 'A',
-                    Record::Dictionary(_) => 'D',
-                    Record::Reading(_) => 'r',
-                    _ => '?',
-                });
-            });
-            kinds
-        }
-    }
-
-    /// Every unit, near the anchor and far from it, with the bytes of the whole record.
-    #[test]
-    fn each_time_is_written_in_the_greatest_unit_that_it_is_whole_in() {
-        let mut bench = Bench::new(1 << 20);
-        let (begin, hour) = (1_700_000_000_123_000_000, 3_600_000_000_000);
-        let later = [
-            (0, 0xa1, 19),
-            (1_000, 0x91, 20),
-            (1, 0x81, 22),
-            (hour + 1_000, 0x81, 22),
-            (3 * hour, 0xa3, 24),
-            (-50 * hour - 1, 0x83, 24),
-        ];
-        let readings = later.map(|(ns, ..)| (begin + ns, 5_000));
-        bench.commit_ns(&readings).expect("committed");
-        let (mut times, mut forms) = (Vec::new(), Vec::new());
-        bench.each(0, |record, bytes| match record {
-            Record::Reading(reading) => {
-                times.push((reading.time.ns(), reading.arrival_us * 1_000));
-                forms.push((bytes[0], bytes.len()));
-            }
-            Record::Anchor(anchor) => {
-                assert_eq!((bytes[0], anchor.sensor.ns()), (0xb3, begin));
-                assert!(!anchor.is_older_store);
-            }
-            _ => {}
-        });
-        assert_eq!(times, readings);
-        assert_eq!(forms, later.map(|(_, kind, bytes)| (kind, bytes)));
-    }
-
-    /// If the second of two anchors is lost, the first one stands in: a time that only the second one reads back right
-    /// is written whole.
-    #[test]
-    fn a_time_is_short_only_if_the_anchor_before_reads_it_too() {
-        let mut bench = Bench::new(1 << 20);
-        let (begin, hour) = (1_700_000_000_123_456_789, 3_600_000_000_000);
-        let minute_ns = 60_000_000_000;
-        // The second arrival is far enough for an anchor of its own, which the first one can stand in for.
-        let readings = [(begin, 0), (begin + 40 * hour, 10 * minute_ns)];
-        bench.commit_ns(&readings).expect("committed");
-        let mut kinds = Vec::new();
-        bench.each(0, |_, bytes| kinds.push(bytes[0]));
-        assert_eq!(kinds, [0xb1, 0xb4, 0xb3, 0xb3, 0x81, 0xb3, 0x83]);
-    }
-
-    #[test]
-    fn anchors_stand_where_times_are_far_and_twice_where_none_stands_in() {
-        let mut bench = Bench::new(1 << 20);
-        let minute = 60_000_000_000;
-        bench
-            .commit(&[(0, 0), (1, 1), (2, 8 * minute)])
-            .expect("committed");
-        assert_eq!(bench.kinds(0), "SDAArrr");
-        // Ten minutes after its anchor a reading gets a new one; hours later it gets two.
-        bench
-            .commit(&[(3, 10 * minute), (4, 600 * minute)])
-            .expect("committed");
-        assert_eq!(bench.kinds(0), "SDAArrrArAAr");
-        bench.writer.mark();
-        bench.commit(&[(5, 600 * minute)]).expect("committed");
-        assert_eq!(bench.kinds(0), "SDAArrrArAArAAr");
-        assert_eq!(bench.progress.durable_end(), 6);
-    }
-
-    #[test]
-    fn anchors_come_with_every_block_of_log() {
-        let mut bench = Bench::new(1 << 20);
-        let readings: Vec<_> = (0..1000).map(|n| (n, n as u64 * 1_000_000)).collect();
-        bench.commit(&readings).expect("committed");
-        let bytes = bench.store.file("log-00000000").map_or(0, Vec::len);
-        let anchors = bench.kinds(0).matches('A').count();
-        assert!(
-            anchors > bytes / (ANCHOR_EVERY_BYTES + 200)
-                && anchors <= bytes / ANCHOR_EVERY_BYTES + 2
-        );
-    }
-
-    #[test]
-    fn every_segment_names_and_dates_its_own_records() {
-        let mut bench = Bench::new(1500);
-        let readings: Vec<_> = (0..300).map(|n| (n, n as u64 * 1_000_000)).collect();
-        bench.commit(&readings).expect("committed");
-        let segments = bench.store.names().count() as u32;
-        assert!(segments >= 4);
-        for segment in 0..segments {
-            assert!(
-                bench.kinds(segment).starts_with("SDAAr"),
-                "{}",
-                bench.kinds(segment)
-            );
-            assert!(bench.store.file(&segment_name(segment)).map_or(0, Vec::len) <= 1500);
-        }
-        assert_eq!(
-            (0..segments)
-                .map(|n| bench.kinds(n).matches('r').count())
-                .sum::<usize>(),
-            300
-        );
-    }
-
-    /// A power cut, or an append that found no room, leaves a segment without bytes.
-    #[test]
-    fn an_empty_segment_begins_with_its_head_and_not_with_the_clock() {
-        let mut bench = Bench::new(1 << 20);
-        let file = bench.store.create(&segment_name(0)).expect("made");
-        bench.writer.resume(file, 0, 0);
-        for expected in ["", "SDAArAA"] {
-            let around = Surroundings {
-                table: &bench.table,
-                clock: &bench.clock,
-                boot_id: [3; 16],
-                progress: &bench.progress,
-                counters: &bench.counters,
-                in_flight_since_ns: &bench.in_flight_since_ns,
-            };
-            let said = bench.writer.say_clock(&mut bench.store, &around);
-            assert_eq!((said, bench.kinds(0).as_str()), (Ok(()), expected));
-            bench.commit(&[(0, 0)]).expect("committed");
-        }
-    }
-
-    #[test]
-    fn nothing_is_announced_that_was_not_appended() {
-        let mut bench = Bench::new(1 << 20);
-        bench.commit(&[(0, 0)]).expect("committed");
-        assert_eq!(bench.in_flight_since_ns.load(Ordering::Relaxed), NO_READING);
-        bench.store.set_capacity_bytes(300);
-        let readings: Vec<_> = (0..100).map(|n| (n, 0)).collect();
-        assert_eq!(bench.commit(&readings), Err(LogFailure::Full));
-        assert_eq!(bench.progress.durable_end(), 1);
-    }
-
-    #[test]
-    fn the_oldest_reading_in_flight_moves_with_each_append() {
-        let mut bench = Bench::new(1 << 20);
-        bench.store.set_capacity_bytes(3000);
-        let readings: Vec<_> = (0..200).map(|n| (n, n as u64 * 1000)).collect();
-        assert_eq!(bench.commit(&readings), Err(LogFailure::Full));
-        let durable = bench.progress.durable_end();
-        assert!(durable > 0 && durable < 200, "{durable}");
-        let since_ns = bench.in_flight_since_ns.load(Ordering::Relaxed);
-        assert_eq!(since_ns, durable * 1000);
-    }
-}
+mod tests;

@@ -240,7 +240,7 @@ const LONG: &str = "hall/temperature/of the north wall";
 
 fn read_all<M: AsRef<[Line]>>(table: &Table<M>) {
     let mut buffer = [0; 8192];
-    for key in ["door", LONG, "", &"k".repeat(64)] {
+    for key in ["door", LONG, "", &"k".repeat(64), &"k".repeat(255)] {
         let _ = table.lookup(key);
     }
     let objects = table.objects();

@@ -78,6 +78,10 @@ impl Packed {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(Error::KeyInvalid { bytes: key.len() });
         }
+        let key = match SeededBug::KeyCutAt64.is_on() {
+            true => key.get(..64).unwrap_or(key),
+            false => key,
+        };
         let mut words = [u64::MAX; KEY_UNITS_MAX * UNIT_WORDS];
         for (word, chunk) in words.iter_mut().zip(key.as_bytes().chunks(8)) {
             let mut bytes = [KEY_PAD; 8];
@@ -339,7 +343,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         }
         let place = Place::of(word, self.shape.pool_units())?;
         let key = self.key_at(place);
-        let (text, rest) = key.bytes.split_at(key.length);
+        let (text, rest) = key.bytes[..place.units * UNIT_BYTES].split_at(key.length);
         let is_sane = key.length.div_ceil(UNIT_BYTES) == place.units
             && rest.iter().all(|byte| *byte == KEY_PAD)
             && std::str::from_utf8(text).is_ok_and(|text| !text.contains('\0'));
@@ -352,6 +356,12 @@ impl<M: AsRef<[Line]>> Table<M> {
         place.map_or(Key::EMPTY, |place| self.key_at(place))
     }
 
+    /// Bytes of the pool that the key of an id takes: at least as many as the key has. 0 without a key.
+    pub(crate) fn key_bytes(&self, id: ObjectId) -> usize {
+        let place = (id.0 < self.objects()).then(|| self.place(id)).flatten();
+        place.map_or(0, |place| place.units * UNIT_BYTES)
+    }
+
     fn key_at(&self, place: Place) -> Key {
         let mut key = Key::EMPTY;
         let units = &mut key.bytes[..place.units * UNIT_BYTES];
@@ -360,7 +370,9 @@ impl<M: AsRef<[Line]>> Table<M> {
             chunk.copy_from_slice(&word.to_le_bytes());
         }
         let end = units.iter().position(|byte| *byte == KEY_PAD);
-        key.length = end.unwrap_or(units.len());
+        let length = end.unwrap_or(units.len());
+        // No key is that long: the memory was overwritten.
+        key.length = if length > KEY_BYTES_MAX { 0 } else { length };
         key
     }
 
@@ -428,7 +440,28 @@ impl<M: AsRef<[Line]>> Table<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{KEY_BYTES_MEAN_MAX, TableSize};
+    use crate::table::TableMemory;
     use proptest::prelude::*;
+
+    /// Its units have room for one byte more than a key may have, and a record has one byte for the length.
+    #[test]
+    fn a_text_that_is_longer_than_any_key_is_none() {
+        let size = TableSize {
+            objects_max: 1,
+            value_bytes_max: 8,
+            key_bytes_mean: KEY_BYTES_MEAN_MAX,
+        };
+        let lines = Table::lines_needed(size).unwrap();
+        let table = Table::create_in(TableMemory::own(lines), size, 1).unwrap();
+        let longest = "k".repeat(KEY_BYTES_MAX);
+        let (id, _) = table.insert(&longest, 1, true).unwrap();
+        let key = table.sane_key(id).unwrap();
+        assert_eq!((key.as_str(), key), (&*longest, table.key(id)));
+        let last = table.pool_word(table.place(id).unwrap(), KEY_UNITS_MAX * UNIT_WORDS - 1);
+        last.store(u64::from_le_bytes([b'k'; 8]), Ordering::Relaxed);
+        assert_eq!((table.key(id).as_str(), table.sane_key(id)), ("", None));
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]

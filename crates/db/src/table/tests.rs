@@ -1,6 +1,6 @@
 use super::keys::Packed;
 use super::*;
-use crate::options::KEY_BYTES_MAX;
+use crate::options::{KEY_BYTES_MAX, KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -132,11 +132,11 @@ fn every_key_is_found_in_a_full_table_and_no_other() {
     assert_eq!(table.lookup("key/1000"), None);
     assert_eq!(table.insert("key/5", 5, false), Ok((ObjectId(5), false)));
     assert_eq!(table.insert("key/5", 6, false), Ok((ObjectId(5), true)));
-    let long = "k".repeat(64);
+    let long = "k".repeat(255);
     assert_eq!(table.lookup(&long), None);
     assert_eq!(
-        table.insert(&"k".repeat(65), 0, false),
-        Err(Error::KeyInvalid { bytes: 65 })
+        table.insert(&"k".repeat(256), 0, false),
+        Err(Error::KeyInvalid { bytes: 256 })
     );
 }
 
@@ -440,7 +440,7 @@ fn point(table: &Table, key: &str, id: ObjectId) {
 #[test]
 fn keys_that_differ_in_their_last_byte_are_two() {
     for length in 1..=KEY_BYTES_MAX {
-        let table = with_room(2, 64);
+        let table = with_room(2, KEY_BYTES_MEAN_MAX);
         let keys = ["a", "b"].map(|last| format!("{last:k>length$}"));
         let ids = keys.each_ref().map(|key| table.insert(key, 1, true));
         assert_eq!(ids, [Ok((ObjectId(0), true)), Ok((ObjectId(1), true))]);
@@ -458,7 +458,7 @@ fn keys_that_differ_in_their_last_byte_are_two() {
 #[test]
 fn a_key_with_the_hash_of_another_is_another() {
     for length in 1..=KEY_BYTES_MAX {
-        let table = with_room(1, 64);
+        let table = with_room(1, KEY_BYTES_MEAN_MAX);
         let key = "k".repeat(length);
         let (id, _) = table.insert(&key, 1, true).unwrap();
         let mut others: Vec<_> = (0..length)
@@ -477,18 +477,18 @@ fn a_key_with_the_hash_of_another_is_another() {
 
 #[test]
 fn a_full_pool_refuses_and_says_so() {
-    // Eight units, and a longest key has four.
+    // Eight units, and a long key has four.
     let table = with_room(4, 32);
     let error = Error::KeysFull { key_bytes_mean: 32 };
     let full = Err(error.clone());
-    let longest = |n: u32| format!("{n:064}");
-    assert_eq!(table.insert(&longest(0), 1, true), Ok((ObjectId(0), true)));
+    let long = |n: u32| format!("{n:064}");
+    assert_eq!(table.insert(&long(0), 1, true), Ok((ObjectId(0), true)));
     assert_eq!(table.insert("a", 1, true), Ok((ObjectId(1), true)));
     for _ in 0..3 {
-        assert_eq!(table.insert(&longest(1), 1, true), full);
+        assert_eq!(table.insert(&long(1), 1, true), full);
         let counts = (table.objects(), table.keys_bytes(), table.keys_bytes_max());
         assert_eq!(counts, (2, 5 * 16, 8 * 16));
-        assert_eq!(table.lookup(&longest(1)), None);
+        assert_eq!(table.lookup(&long(1)), None);
         assert!(table.is_intact());
     }
     // A shorter one fits, up to the last unit.
@@ -517,7 +517,14 @@ fn a_full_pool_refuses_and_says_so() {
 #[test]
 fn a_short_key_takes_no_more_and_a_full_table_of_the_longest_fits() {
     for length in 1..=KEY_BYTES_MAX {
-        let table = Table::new(3, 8, 1).unwrap();
+        // The default holds keys of its own length, the greatest mean any.
+        let is_short = length <= KEY_BYTES_MEAN as usize;
+        let mean = if is_short {
+            KEY_BYTES_MEAN
+        } else {
+            KEY_BYTES_MEAN_MAX
+        };
+        let table = with_room(3, mean);
         for n in 0..3 {
             let key = format!("{n:k>length$}");
             assert!(table.insert(&key, 1, true).is_ok(), "{length}");
@@ -528,7 +535,7 @@ fn a_short_key_takes_no_more_and_a_full_table_of_the_longest_fits() {
     }
     // With the default a table has the lines of one that has a line for each key: header, index, keys, slots.
     let lines = |mean| Table::lines_needed(sized(1000, mean)).unwrap();
-    assert_eq!(lines(crate::options::KEY_BYTES_MEAN), 2 + 256 + 1000 + 1000);
+    assert_eq!(lines(KEY_BYTES_MEAN), 2 + 256 + 1000 + 1000);
     assert_eq!(
         (lines(16), lines(256)),
         (2 + 256 + 250 + 1000, 2 + 256 + 4000 + 1000)
@@ -625,8 +632,8 @@ impl Drop for Done<'_> {
 #[test]
 fn a_key_is_whole_as_soon_as_its_id_or_its_index_entry_is_there() {
     let keys = 50_000_u32;
-    let table = Table::new(keys, 8, 1).unwrap();
-    let name = |n: u32| format!("{n:0>width$}", width = 8 + n as usize % 57);
+    let table = with_room(keys, KEY_BYTES_MEAN_MAX);
+    let name = |n: u32| format!("{n:0>width$}", width = 8 + n as usize % 248);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
@@ -659,11 +666,11 @@ proptest! {
     /// A plain list of names gives the same ids, keys and refusals.
     #[test]
     fn keys_are_as_a_plain_list_has_them(
-        mean in 16_u32..=64,
+        mean in 16_u32..=256,
         calls in proptest::collection::vec(
             (
                 proptest::option::of(0..IDS + 2),
-                prop_oneof!["[ab]{1,2}", "[ab/é]{1,40}", "a{60,66}", ""],
+                prop_oneof!["[ab]{1,2}", "[ab/é]{1,40}", "a{60,66}", "[ab]{250,258}", ""],
                 any::<u32>(),
                 any::<bool>(),
             ),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::clock::Clock;
-use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore, ObjectSpec, Time};
+use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore, ObjectSpec, Owner, Time};
 
 /// The secret of the store that the golden files were written with.
 pub const SECRET: u64 = 0x0123_4567_89ab_cdef;
@@ -21,7 +21,10 @@ impl Clock for FixedClock {
         self.ns.load(Ordering::Relaxed)
     }
     fn wall_ms(&self) -> i64 {
-        1_700_000_000_000 + (self.monotonic_ns() / 1_000_000) as i64
+        self.wall_ns() / 1_000_000
+    }
+    fn wall_ns(&self) -> i64 {
+        1_700_000_000_000_000_000 + self.monotonic_ns() as i64
     }
     fn wall_is_trusted(&self) -> bool {
         self.boot.load(Ordering::Relaxed) > 0
@@ -42,22 +45,25 @@ pub fn is_retained(n: usize) -> bool {
     n % 5 == 2 || n >= 87
 }
 
-/// One reading of the run as a format holds it: object, time, value. Since format 3 some times of sensors are in µs and
-/// some in ns.
+/// One reading of the run as a format holds it: object, time, value. Since format 3 the times of the node's clock are
+/// in µs, and of the times of sensors some are in µs and some in ns.
 pub fn readings(format: u32) -> impl Iterator<Item = (usize, Time, Vec<u8>)> {
     (0..90usize).map(move |n| {
         // Mostly close in time; every eleventh reading has a clock of its own and is written in the wide form.
         let by_node = format > 0 && node_gives_time(n);
+        let arrival_ns = 5_000_000_000 + (n % 45 + 1) as i64 * STEP_NS as i64;
         let time_ms = if by_node {
-            1_700_000_000_000 + (5_000_000_000 + (n % 45 + 1) as i64 * STEP_NS as i64) / 1_000_000
+            1_700_000_000_000 + arrival_ns / 1_000_000
         } else if n % 11 == 10 {
             n as i64
         } else {
             1_700_000_000_000 + n as i64 * 250
         };
         let below_ms_ns = match n % 4 {
-            1 if format > 2 && !by_node => 123_000,
-            2 if format > 2 && !by_node => 123_456,
+            _ if format < 3 => 0,
+            _ if by_node => arrival_ns % 1_000_000 / 1_000 * 1_000,
+            1 => 123_000,
+            2 => 123_456,
             _ => 0,
         };
         (
@@ -122,6 +128,42 @@ pub fn write() -> MemoryStore {
         store = db.close().expect("closed");
     }
     store
+}
+
+/// Text of a template, and a series by it.
+pub const OWNERS: [(&str, &str); 2] = [
+    ("{measurement}/{values}/{field}", "disk,path=sda1 used"),
+    ("{2}/{measurement}/{values}/{field}", "\nx\n\na b/c"),
+];
+
+/// Returns a store with a key that has no owner, one that has one, and one that has two.
+pub fn write_owners() -> MemoryStore {
+    let options = DbOptions {
+        commit_driver: CommitDriver::Manual,
+        ..DbOptions::default()
+    };
+    let clock = Arc::new(FixedClock::default());
+    clock.ns.store(5_000_000_000, Ordering::Relaxed);
+    let store = MemoryStore::with_secret(SECRET);
+    let db = Database::open(store, clock, options).expect("opened");
+    for (owners, key) in KEYS.iter().enumerate() {
+        let spec = ObjectSpec {
+            key,
+            avi_ms: 1000,
+            temporal: true,
+        };
+        let id = db.declare(&spec).expect("declared");
+        for (template, series) in OWNERS.into_iter().take(owners) {
+            let owner = Owner {
+                id: id.0,
+                template: Owner::template_of(template),
+                series,
+            };
+            db.claim(&owner).expect("free");
+        }
+        db.put_now(id, b"1", Durability::Batched).expect("taken");
+    }
+    db.close().expect("closed")
 }
 
 /// Keys of the slot table: one that fills its unit, one that is padded, and one of three units, which has no value.

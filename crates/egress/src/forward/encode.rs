@@ -1,7 +1,8 @@
 //! How readings are written for an upstream: topics, numbers, JSON and line protocol, appended to buffers.
 
 use super::figures::Refusal;
-use super::options::{Format, TOPIC_BYTES_MAX, Target, UpstreamOptions};
+use super::options::{Format, TOPIC_BYTES_MAX, Target, TimeUnit, UpstreamOptions};
+use db::Time;
 use db::value::Value;
 use std::io::Write as _;
 
@@ -10,9 +11,7 @@ use std::io::Write as _;
 pub(crate) struct Encoder {
     format: Format,
     is_batched: bool,
-    /// Whether times of lines are in ns, which is the default of line-protocol receivers. Over HTTP the request names
-    /// the unit.
-    is_ns: bool,
+    time_unit: TimeUnit,
     topic: Option<String>,
     /// `measurement,tag=value,…,key=`, escaped.
     line_head: Vec<u8>,
@@ -32,7 +31,7 @@ impl Encoder {
         Self {
             format: options.format,
             is_batched: options.is_batched(),
-            is_ns: matches!(options.target, Target::Mqtt { .. }),
+            time_unit: options.time_unit,
             topic: match &options.target {
                 Target::Mqtt { topic, .. } => Some(topic.clone()),
                 Target::Http { .. } => None,
@@ -77,13 +76,13 @@ impl Encoder {
     pub(crate) fn push(
         &self,
         payload_prefix: &[u8],
-        time_ms: i64,
+        time: Time,
         value: &[u8],
         is_first: bool,
         out: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
         let begin = out.len();
-        let written = self.write(payload_prefix, time_ms, value, is_first, out);
+        let written = self.write(payload_prefix, time, value, is_first, out);
         if written.is_err() {
             out.truncate(begin);
         }
@@ -93,7 +92,7 @@ impl Encoder {
     fn write(
         &self,
         payload_prefix: &[u8],
-        time_ms: i64,
+        time: Time,
         value: &[u8],
         is_first: bool,
         out: &mut Vec<u8>,
@@ -110,12 +109,12 @@ impl Encoder {
                     out.push(if is_first { b'[' } else { b',' });
                 }
                 out.extend_from_slice(payload_prefix);
-                push_integer(out, time_ms);
-                out.extend_from_slice(b",\"value\":");
-                match &value {
-                    Value::Text(text) => push_json_text(out, text),
-                    value => push_plain(out, value),
+                match self.time_unit {
+                    TimeUnit::Nanoseconds => push_time(out, time),
+                    TimeUnit::Milliseconds => push_integer(out, time.ms()),
                 }
+                out.extend_from_slice(b",\"value\":");
+                push_value(out, &value);
                 out.push(b'}');
             }
             Format::Line => {
@@ -148,10 +147,11 @@ impl Encoder {
                     }
                 }
                 out.push(b' ');
-                push_integer(out, time_ms);
-                if self.is_ns {
-                    out.extend_from_slice(b"000000");
-                }
+                let count = match self.time_unit {
+                    TimeUnit::Nanoseconds => time.ns(),
+                    TimeUnit::Milliseconds => time.ms(),
+                };
+                push_integer(out, count);
                 out.push(b'\n');
             }
         }
@@ -234,6 +234,19 @@ pub(crate) fn push_plain(out: &mut Vec<u8>, value: &Value<'_>) {
     }
 }
 
+/// Writes the value of a member `value`, which is finite; behind it, if it is a whole number above 2^53 in magnitude,
+/// the member `value_text` with its digits, because most readers of JSON keep numbers as doubles.
+pub(crate) fn push_value(out: &mut Vec<u8>, value: &Value<'_>) {
+    match value {
+        Value::Text(text) => push_json_text(out, text),
+        value => push_plain(out, value),
+    }
+    if let Some(digits) = value.beyond_doubles() {
+        // Writing to memory does not fail.
+        drop(write!(out, ",\"value_text\":\"{digits}\""));
+    }
+}
+
 /// Writes a double as [`Value`] shows it: the shortest text that parses back to this double. The standard library's
 /// formatter takes several times as long.
 fn push_float(out: &mut Vec<u8>, value: f64) {
@@ -247,6 +260,17 @@ fn push_float(out: &mut Vec<u8>, value: f64) {
     } else {
         // Writing to memory does not fail.
         drop(write!(out, "{}", Value::Float(value)));
+    }
+}
+
+/// Writes the value of a member `time_ms`; behind it, if the time is no whole ms, the member `time_ns`. Its value is a
+/// text, because most readers of JSON keep numbers as doubles, which hold no ns of today exactly.
+pub(crate) fn push_time(out: &mut Vec<u8>, time: Time) {
+    push_integer(out, time.ms());
+    if let Some(ns) = time.ns_beside_ms() {
+        out.extend_from_slice(b",\"time_ns\":\"");
+        push_integer(out, ns);
+        out.push(b'"');
     }
 }
 
@@ -312,6 +336,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn encoder(topic: Option<&str>, format: Format) -> Encoder {
+        encoder_in(TimeUnit::default(), topic, format)
+    }
+
+    fn encoder_in(time_unit: TimeUnit, topic: Option<&str>, format: Format) -> Encoder {
         let target = match topic {
             Some(topic) => Target::Mqtt {
                 address: "h:1".into(),
@@ -331,6 +359,7 @@ mod tests {
         };
         Encoder::new(&UpstreamOptions {
             format,
+            time_unit,
             measurement: "my node".into(),
             tags: vec![("site".into(), "a,b".into())],
             ..UpstreamOptions::new("u", target)
@@ -350,7 +379,8 @@ mod tests {
             let mut stored = [0; 64];
             let length = value.encode(&mut stored).expect("it fits");
             let is_first = out.is_empty();
-            encoder.push(rest, -1_500, &stored[..length], is_first, &mut out)?;
+            let time = Time::from_ms(-1_500);
+            encoder.push(rest, time, &stored[..length], is_first, &mut out)?;
         }
         encoder.finish(&mut out);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
@@ -391,11 +421,106 @@ mod tests {
             (Value::Text("a\r\nb\rc\nd="), "text=\"a\r\nb\rc\nd=\""),
             (Value::Text("a b="), "text=\"a b=\""),
         ] {
-            assert_eq!(line(value), Ok(format!("{head}{text} -1500\n")));
+            assert_eq!(line(value), Ok(format!("{head}{text} -1500000000\n")));
         }
         let over_mqtt = message(&encoder(Some("t"), Format::Line), "k", &[Value::Integer(1)]);
         let line = over_mqtt.map(|(_, text)| text).unwrap();
         assert!(line.ends_with(",key=k integer=1i -1500000000\n"), "{line}");
+    }
+
+    /// `push_plain` instead of `push_value` for JSON makes it red.
+    #[test]
+    fn an_integer_has_its_digits_in_every_form() {
+        for (value, number, text) in [
+            (Value::Integer(1 << 53), "9007199254740992", None),
+            (
+                Value::Integer((1 << 53) + 1),
+                "9007199254740993",
+                Some("9007199254740993"),
+            ),
+            (
+                Value::Integer(i64::MIN),
+                "-9223372036854775808",
+                Some("-9223372036854775808"),
+            ),
+            (
+                Value::Unsigned(u64::MAX),
+                "18446744073709551615",
+                Some("18446744073709551615"),
+            ),
+            (
+                Value::Float(i64::MIN as f64),
+                "-9.223372036854776e18",
+                Some("-9223372036854775808"),
+            ),
+            (Value::Float(1e300), "1e300", None),
+        ] {
+            let one = |format| {
+                message(&encoder(Some("{key}"), format), "k", &[value])
+                    .unwrap()
+                    .1
+            };
+            assert_eq!(one(Format::Number), number);
+            let beside = text.map_or(String::new(), |text| format!(",\"value_text\":\"{text}\""));
+            let json = format!("{{\"key\":\"k\",\"time_ms\":-1500,\"value\":{number}{beside}}}");
+            assert_eq!(one(Format::Json), json);
+            assert!(
+                one(Format::Line).contains(&format!("={number}")),
+                "{value:?}"
+            );
+        }
+    }
+
+    /// `time.ms() * 1_000_000` instead of `time.ns()`, or `push_integer(out, time.ms())` alone in `push_time`, makes it
+    /// red.
+    #[test]
+    fn a_time_has_the_unit_that_is_wanted() {
+        let (ns, ms) = (TimeUnit::Nanoseconds, TimeUnit::Milliseconds);
+        for (unit, time, line, json) in [
+            (
+                ns,
+                Time::from_ns(1_700_000_000_123_456_789),
+                "1700000000123456789",
+                "1700000000123,\"time_ns\":\"1700000000123456789\"",
+            ),
+            (
+                ms,
+                Time::from_ns(1_700_000_000_123_999_999),
+                "1700000000123",
+                "1700000000123",
+            ),
+            (
+                ns,
+                Time::from_ms(1_700_000_000_123),
+                "1700000000123000000",
+                "1700000000123",
+            ),
+            (
+                ms,
+                Time::from_ms(1_700_000_000_123),
+                "1700000000123",
+                "1700000000123",
+            ),
+            (ns, Time::from_ns(-1), "-1", "-1,\"time_ns\":\"-1\""),
+            (ms, Time::from_ns(-1), "-1", "-1"),
+        ] {
+            for (topic, format) in [
+                (None, Format::Line),
+                (Some("t"), Format::Line),
+                (Some("t/{key}"), Format::Json),
+            ] {
+                let encoder = encoder_in(unit, topic, format);
+                let mut out = Vec::new();
+                let value = 0.5_f64.to_le_bytes();
+                encoder.push(b"", time, &value, true, &mut out).unwrap();
+                let expected = match format {
+                    Format::Json => format!("{json},\"value\":0.5}}"),
+                    _ => format!("value=0.5 {line}\n"),
+                };
+                assert_eq!(String::from_utf8(out).unwrap(), expected);
+            }
+        }
+        assert_eq!((ns.name(), ms.name()), ("ns", "ms"));
     }
 
     proptest! {
@@ -456,7 +581,7 @@ mod tests {
         }
         let mut out = b"before".to_vec();
         assert_eq!(
-            line.push(b"p", 0, b"?", false, &mut out),
+            line.push(b"p", Time::from_ms(0), b"?", false, &mut out),
             Err(Refusal::NoValue)
         );
         assert_eq!(out, b"before");

@@ -21,6 +21,7 @@ use super::figures::{Counters, Refusal};
 use super::options::{Late, Order, UpstreamOptions};
 use super::rules::{Plan, Slots, rule_of};
 use base::seeded_bug::SeededBug;
+use db::Time;
 use std::collections::VecDeque;
 
 /// Limit of the bytes of units that wait to be sent, in addition to the unit that is being filled.
@@ -40,7 +41,7 @@ pub struct Entry<'a> {
     /// Its number in the log.
     pub lsn: u64,
     /// Its time stamp.
-    pub time_ms: i64,
+    pub time: Time,
     /// Time since it arrived or was taken; `None` if unknown.
     pub age_ms: Option<u64>,
     /// Its stored value.
@@ -410,7 +411,7 @@ impl Engine {
         if plan.downsample_ms > 0 {
             slot = self
                 .slots
-                .take(entry.object, entry.time_ms, plan.downsample_ms);
+                .take(entry.object, entry.time.ms(), plan.downsample_ms);
             if slot.is_none() {
                 passed(&mut self.draft, &mut self.passed).thinned += 1;
                 return;
@@ -440,10 +441,10 @@ impl Engine {
             (unit, now_ms)
         });
         let before = unit.bytes.len();
-        let (time_ms, value) = (entry.time_ms, entry.value);
+        let (time, value) = (entry.time, entry.value);
         let written = self
             .encoder
-            .push(payload_prefix, time_ms, value, is_first, &mut unit.bytes);
+            .push(payload_prefix, time, value, is_first, &mut unit.bytes);
         let bytes_max = match is_first {
             true => self.batch_bytes_max,
             false => self.shared_bytes_max,

@@ -275,7 +275,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
                 let entry = Entry {
                     object: entry.id.0,
                     lsn: entry.lsn,
-                    time_ms: entry.time.ms(),
+                    time: entry.time,
                     age_ms: moment.age_ms(entry),
                     value: entry.value,
                 };

@@ -26,5 +26,6 @@ pub use figures::{Counters, Figures, Refusal, UpstreamState};
 pub use forwarder::Forwarder;
 pub use forwarding::{Forwarding, Prepared, Upstream};
 pub use options::{
-    Begin, Format, KeyRule, Late, MqttVersion, Order, Target, UpstreamOptions, WINDOW_READINGS,
+    Begin, Format, KeyRule, Late, MqttVersion, Order, Target, TimeUnit, UpstreamOptions,
+    WINDOW_READINGS,
 };

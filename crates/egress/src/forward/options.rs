@@ -58,8 +58,30 @@ pub enum Format {
     Number,
     /// A JSON object with `key`, `time_ms` and `value`; an array of them if a message holds several.
     Json,
-    /// Line protocol: times in ns over MQTT, in ms over HTTP, where the request names the unit.
+    /// Line protocol.
     Line,
+}
+
+/// How exactly times go upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Lines in ns, which is the default of line-protocol receivers. JSON has `time_ns` beside `time_ms` where a time
+    /// is no whole ms.
+    #[default]
+    Nanoseconds,
+    /// Lines in ms, rounded down, and nothing beside `time_ms`: for links that cost by the byte.
+    Milliseconds,
+}
+
+impl TimeUnit {
+    /// Returns its name in a configuration and in the parameter `precision` of a request.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nanoseconds => "ns",
+            Self::Milliseconds => "ms",
+        }
+    }
 }
 
 /// What happens to readings whose key matches.
@@ -126,7 +148,7 @@ pub enum Target {
         address: String,
         /// The value of the header `Host`.
         host: String,
-        /// Path and query, including `precision=ms`.
+        /// Path and query, including `precision`, which is [`UpstreamOptions::time_unit`].
         path: String,
         /// The value of the header `Authorization`.
         authorization: Option<Secret>,
@@ -152,6 +174,8 @@ pub struct UpstreamOptions {
     pub target: Target,
     /// The format of a reading.
     pub format: Format,
+    /// The unit of its time.
+    pub time_unit: TimeUnit,
     /// Measurement of lines.
     pub measurement: String,
     /// Tags of each line, names and values.
@@ -195,6 +219,7 @@ impl UpstreamOptions {
             name: name.into(),
             target,
             format,
+            time_unit: TimeUnit::default(),
             measurement: "keel".to_owned(),
             tags: Vec::new(),
             rules: vec![KeyRule::default()],

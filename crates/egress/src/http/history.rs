@@ -27,7 +27,7 @@ use super::points::{Columns, PIECES_MAX, Points};
 use super::query::Query;
 use super::routes::App;
 use super::source::Source;
-use super::values::{object, shown};
+use super::values::{Nanoseconds, Shown, object, shown};
 
 /// Largest number of keys of one query.
 const KEYS_MAX: usize = 16;
@@ -284,7 +284,7 @@ pub(crate) fn readings(app: &App, mut query: Query) -> Result<Response, Refused>
     let place = place(app)?;
     let first: &[u8] = match form {
         Form::Lines => b"",
-        Form::Csv => b"time_ms,value,type,lsn\n",
+        Form::Csv => b"time_ms,value,type,lsn,time_ns\n",
     };
     let read = ReadingsRead {
         query: HistoryQuery {
@@ -322,11 +322,16 @@ struct ReadingsRead {
 #[derive(Serialize)]
 struct Line<'a> {
     time_ms: i64,
+    time_ns: Option<Nanoseconds>,
     value: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_text: Option<String>,
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_ns: Option<Nanoseconds>,
     node_time: bool,
     clock_trusted: bool,
     lsn: u64,
@@ -338,14 +343,18 @@ impl ReadingsRead {
         let (out, form) = (&mut self.out, self.form);
         let (left, sent) = (&mut self.left, &mut self.sent);
         let more = source.history(&self.query, &mut self.cursor, &mut |entry| {
-            let (value, kind) = shown(entry.value);
+            let Shown { value, text, kind } = shown(entry.value);
             match form {
                 Form::Lines => {
+                    let recorded = entry.time_corrected.then_some(entry.recorded);
                     let line = Line {
                         time_ms: entry.time.ms(),
+                        time_ns: Nanoseconds::of(entry.time),
                         value,
+                        value_text: text,
                         kind,
-                        recorded_ms: entry.time_corrected.then_some(entry.recorded.ms()),
+                        recorded_ms: recorded.map(Time::ms),
+                        recorded_ns: recorded.and_then(Nanoseconds::of),
                         node_time: entry.node_time,
                         clock_trusted: entry.wall_trusted,
                         lsn: entry.lsn,
@@ -358,7 +367,10 @@ impl ReadingsRead {
                         serde_json::Value::Null => String::new(),
                         other => other.to_string(),
                     };
-                    let row = format!("{},{text},{kind},{}", entry.time.ms(), entry.lsn);
+                    let (ms, lsn) = (entry.time.ms(), entry.lsn);
+                    let ns = Nanoseconds::of(entry.time);
+                    let ns = ns.map_or(String::new(), |ns| ns.to_string());
+                    let row = format!("{ms},{text},{kind},{lsn},{ns}");
                     out.extend_from_slice(row.as_bytes());
                 }
             }

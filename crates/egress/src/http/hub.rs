@@ -279,7 +279,8 @@ impl Look<'_> {
         }
     }
 
-    /// Writes `"key":[value,time_ms]`. Returns `false` if the object has no value.
+    /// Writes `"key":[value,time_ms]`; with a third element for a whole number above 2^53 in magnitude, its digits as a
+    /// text. Returns `false` if the object has no value.
     fn write(&mut self, out: &mut Vec<u8>, object: u32) -> bool {
         let id = ObjectId(object);
         let Ok(got) = self.source.get(id, &mut self.buffer) else {
@@ -290,9 +291,12 @@ impl Look<'_> {
             return false;
         }
         out.extend_from_slice(b":[");
-        write_value(out, self.buffer.get(..got.value_bytes).unwrap_or_default());
+        let digits = write_value(out, self.buffer.get(..got.value_bytes).unwrap_or_default());
         out.push(b',');
         serde_json::to_writer(&mut *out, &got.time.ms()).ok();
+        if let Some(digits) = digits {
+            out.extend_from_slice(format!(",\"{digits}\"").as_bytes());
+        }
         out.push(b']');
         true
     }

@@ -1,5 +1,6 @@
 //! Keys and their latest values: single ones, and lists that are built while they are sent.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,9 +10,9 @@ use axum::response::Response;
 use base::error::Code;
 use bytes::Bytes;
 use db::value::Value;
-use db::{ObjectId, VALUE_BYTES_LIMIT};
+use db::{ObjectId, Time, VALUE_BYTES_LIMIT};
 use http_body::Frame;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::answer::{JSON, Refused, json, typed};
 use super::options::SLICE_OBJECTS;
@@ -21,22 +22,62 @@ use super::source::Source;
 /// Size of a piece of a list, in bytes, from which it takes no more; one more entry fits after it.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Returns a value in JSON, and the name of its type.
-pub(crate) fn shown(bytes: &[u8]) -> (serde_json::Value, &'static str) {
-    match Value::decode(bytes) {
+/// Ns since 1970, as a text: most readers of JSON keep numbers as doubles, which hold no ns of today exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nanoseconds(i64);
+
+impl Nanoseconds {
+    /// Returns the ns of a time; `None` for one of an old record that no i64 can count.
+    pub(crate) fn of(time: Time) -> Option<Self> {
+        time.is_countable().then_some(Self(time.ns()))
+    }
+}
+
+impl fmt::Display for Nanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Serialize for Nanoseconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A value in JSON.
+pub(crate) struct Shown {
+    pub(crate) value: serde_json::Value,
+    /// The digits of a whole number above 2^53 in magnitude: most readers of JSON keep numbers as doubles.
+    pub(crate) text: Option<String>,
+    /// The name of its type.
+    pub(crate) kind: &'static str,
+}
+
+/// Returns a value in JSON.
+pub(crate) fn shown(bytes: &[u8]) -> Shown {
+    let value = Value::decode(bytes);
+    let digits = value.as_ref().and_then(Value::beyond_doubles);
+    let (value, kind) = match value {
         Some(Value::Float(value)) => (value.into(), "float"),
         Some(Value::Integer(value)) => (value.into(), "integer"),
         Some(Value::Unsigned(value)) => (value.into(), "unsigned"),
         Some(Value::Boolean(value)) => (value.into(), "boolean"),
         Some(Value::Text(value)) => (value.into(), "text"),
         None => (serde_json::Value::Null, "bytes"),
+    };
+    Shown {
+        value,
+        text: digits.map(|digits| digits.to_string()),
+        kind,
     }
 }
 
-/// Writes a value without intermediate JSON objects.
-pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Writes a value without intermediate JSON objects. Returns the digits of a whole number above 2^53 in magnitude.
+pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) -> Option<i128> {
+    let value = Value::decode(bytes);
     // Writing to memory does not fail.
-    let _ = match Value::decode(bytes) {
+    let _ = match value {
         Some(Value::Float(value)) => serde_json::to_writer(out, &value),
         Some(Value::Integer(value)) => serde_json::to_writer(out, &value),
         Some(Value::Unsigned(value)) => serde_json::to_writer(out, &value),
@@ -44,6 +85,7 @@ pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
         Some(Value::Text(value)) => serde_json::to_writer(out, value),
         None => serde_json::to_writer(out, &()),
     };
+    value.as_ref().and_then(Value::beyond_doubles)
 }
 
 /// A latest value, with the fields of `keel get --json`.
@@ -51,9 +93,12 @@ pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
 struct Latest<'a> {
     key: &'a str,
     value: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_text: Option<String>,
     #[serde(rename = "type")]
     kind: &'static str,
     time_ms: i64,
+    time_ns: Option<Nanoseconds>,
     age_ms: i64,
     fresh: bool,
     validity_ms: u32,
@@ -75,12 +120,14 @@ fn with_latest<R>(
     let got = source.get(id, buffer)?;
     let key = source.key(id);
     let (validity_ms, temporal) = source.validity(id);
-    let (value, kind) = shown(buffer.get(..got.value_bytes).unwrap_or_default());
+    let Shown { value, text, kind } = shown(buffer.get(..got.value_bytes).unwrap_or_default());
     Ok(pass(&Latest {
         key: key.as_str(),
         value,
+        value_text: text,
         kind,
         time_ms: got.time.ms(),
+        time_ns: Nanoseconds::of(got.time),
         age_ms: got.age_ms,
         fresh: got.fresh,
         validity_ms,

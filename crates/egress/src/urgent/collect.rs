@@ -242,7 +242,7 @@ impl<S: SegmentStore> Collector<S> {
         };
         let mut outbox = way.outbox.borrow_mut();
         outbox.note_superseded(driver.actuator, passed_over);
-        match message::value(actuator.payload, &driver.key, got.time.ms(), stored) {
+        match message::value(actuator.payload, &driver.key, got.time, stored) {
             Ok(payload) => {
                 let born_ns = match got.this_boot {
                     true => got.arrival_ns,

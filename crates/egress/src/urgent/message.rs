@@ -1,10 +1,10 @@
 //! Messages about alarms, and values of actuators, as bytes.
 
-use crate::forward::encode::{push_integer, push_json_text, push_plain};
+use crate::forward::encode::{push_json_text, push_plain, push_time, push_value};
 use crate::forward::figures::Refusal;
 use crate::forward::options::Format;
 use db::value::Value;
-use db::{AlarmCondition, AlarmTransition};
+use db::{AlarmCondition, AlarmTransition, Time};
 
 /// `{"alarm":"hot","key":"hall/1/temperature","state":"raised","value":61.5,"above":60,"time_ms":1767225600000}`
 pub(crate) fn alarm(
@@ -28,7 +28,7 @@ pub(crate) fn alarm(
     out.extend_from_slice(b",\"value\":");
     match transition.value.map(|value| value.value()) {
         Some(Value::Float(value)) if !value.is_finite() => out.extend_from_slice(b"null"),
-        Some(value) => push_plain(&mut out, &value),
+        Some(value) => push_value(&mut out, &value),
         None => out.extend_from_slice(b"null"),
     }
     match condition {
@@ -46,7 +46,7 @@ pub(crate) fn alarm(
         }
     }
     out.extend_from_slice(b",\"time_ms\":");
-    push_integer(&mut out, transition.time.ms());
+    push_time(&mut out, transition.time);
     out.push(b'}');
     out
 }
@@ -55,7 +55,7 @@ pub(crate) fn alarm(
 pub(crate) fn value(
     format: Format,
     key: &str,
-    time_ms: i64,
+    time: Time,
     stored: &[u8],
 ) -> Result<Vec<u8>, Refusal> {
     let value = Value::decode(stored).ok_or(Refusal::NoValue)?;
@@ -70,12 +70,9 @@ pub(crate) fn value(
     out.extend_from_slice(b"{\"key\":");
     push_json_text(&mut out, key);
     out.extend_from_slice(b",\"time_ms\":");
-    push_integer(&mut out, time_ms);
+    push_time(&mut out, time);
     out.extend_from_slice(b",\"value\":");
-    match &value {
-        Value::Text(text) => push_json_text(&mut out, text),
-        value => push_plain(&mut out, value),
-    }
+    push_value(&mut out, &value);
     out.push(b'}');
     Ok(out)
 }
@@ -92,7 +89,7 @@ mod tests {
             object: ObjectId(0),
             raised: true,
             value: Some(AlarmValue::Float(61.5)),
-            time: db::Time::from_ms(1_767_225_600_000),
+            time: Time::from_ms(1_767_225_600_000),
             at_ns: 0,
         };
         let above = AlarmCondition::Above {
@@ -105,6 +102,17 @@ mod tests {
             text(alarm("hot", &above, "hall/\"1\"", &transition)),
             "{\"alarm\":\"hot\",\"key\":\"hall/\\\"1\\\"\",\"state\":\"raised\",\"value\":61.5,\"above\":60,\
              \"time_ms\":1767225600000}"
+        );
+        transition.time = Time::from_ns(1_767_225_600_000_000_001);
+        let exact = text(alarm("hot", &above, "k", &transition));
+        let end = ",\"time_ms\":1767225600000,\"time_ns\":\"1767225600000000001\"}";
+        assert!(exact.ends_with(end), "{exact}");
+        transition.time = Time::from_ms(1);
+        transition.value = Some(AlarmValue::Unsigned(u64::MAX));
+        assert_eq!(
+            text(alarm("full", &above, "k", &transition)),
+            "{\"alarm\":\"full\",\"key\":\"k\",\"state\":\"raised\",\"value\":18446744073709551615,\
+             \"value_text\":\"18446744073709551615\",\"above\":60,\"time_ms\":1}"
         );
         transition.raised = false;
         let extremes = [
@@ -132,7 +140,8 @@ mod tests {
     #[test]
     fn values_are_what_an_upstream_would_get() {
         let of = |format, stored: &[u8]| {
-            value(format, "valve/1", 5, stored).map(|it| String::from_utf8(it).unwrap())
+            let time = Time::from_ns(5_000_001);
+            value(format, "valve/1", time, stored).map(|it| String::from_utf8(it).unwrap())
         };
         assert_eq!(
             of(Format::Number, &0.5_f64.to_le_bytes()).as_deref(),
@@ -141,7 +150,19 @@ mod tests {
         assert_eq!(of(Format::Number, b"b\x01").as_deref(), Ok("true"));
         assert_eq!(
             of(Format::Json, b"topen").as_deref(),
-            Ok("{\"key\":\"valve/1\",\"time_ms\":5,\"value\":\"open\"}")
+            Ok("{\"key\":\"valve/1\",\"time_ms\":5,\"time_ns\":\"5000001\",\"value\":\"open\"}")
+        );
+        let large = [&b"i"[..], &i64::MIN.to_le_bytes()].concat();
+        assert_eq!(
+            of(Format::Json, &large).as_deref(),
+            Ok(
+                "{\"key\":\"valve/1\",\"time_ms\":5,\"time_ns\":\"5000001\",\"value\":-9223372036854775808,\
+                \"value_text\":\"-9223372036854775808\"}"
+            )
+        );
+        assert_eq!(
+            of(Format::Number, &large).as_deref(),
+            Ok("-9223372036854775808")
         );
         assert_eq!(
             of(Format::Json, &f64::NAN.to_le_bytes()),

@@ -4,7 +4,7 @@
 use base::sim::{SimClock, SimDevice};
 use db::value::Value;
 use db::{CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec, Ticket};
-use egress::forward::{Format, Forwarder, MqttVersion, Target, UpstreamOptions};
+use egress::forward::{Format, Forwarder, MqttVersion, Target, TimeUnit, UpstreamOptions};
 use flash::{FormatOptions, OpenOptions, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -94,6 +94,7 @@ pub fn batched() -> UpstreamOptions {
         authorization: None,
     };
     UpstreamOptions {
+        time_unit: TimeUnit::Milliseconds,
         batch_bytes_max: 1024,
         linger_ms: 0,
         // Waiting for the clock has its own test.

@@ -9,8 +9,9 @@ use super::Reason;
 /// Size of the longest excerpt of one item, in bytes.
 pub const EXCERPT_BYTES_MAX: usize = 80;
 
-/// Size of the longest text about two series and their shared key, in bytes.
-pub const EXCERPT_SHARED_BYTES_MAX: usize = 2 * EXCERPT_BYTES_MAX + 80;
+/// Size of the longest text about two series and their shared key, in bytes: the beginnings of both, the whole key, and
+/// the words between them.
+pub const EXCERPT_SHARED_BYTES_MAX: usize = 2 * (EXCERPT_BYTES_MAX + 8) + db::KEY_BYTES_MAX + 20;
 
 const REASONS: usize = Reason::ALL.len();
 

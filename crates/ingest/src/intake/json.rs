@@ -9,7 +9,7 @@ use db::Time;
 use serde_json::value::RawValue;
 
 use super::decode::{Decoded, finite, text};
-use super::owners::IDENTITY_BYTES_MAX;
+use super::series::IDENTITY_BYTES_MAX;
 use super::time::{rfc3339, times_ten_to};
 use super::value::{Sent, ValueRule, of_member};
 use super::{Reason, excerpt};
@@ -155,6 +155,17 @@ impl PathPattern {
     pub fn is_exact(&self) -> bool {
         let mut steps = self.steps.iter();
         steps.all(|step| matches!(step, Step::Exact(_)))
+    }
+
+    /// Appends a text that no other pattern has; its checksum is on flash. No part holds control characters.
+    pub(super) fn push_text(&self, text: &mut String) {
+        for step in &self.steps {
+            let (begin, mark, end) = match step {
+                Step::Exact(name) => (name.as_str(), "", ""),
+                Step::Around(begin, end) => (begin.as_str(), "\u{2}", end.as_str()),
+            };
+            text.extend(["\u{1}", begin, mark, end]);
+        }
     }
 
     /// Returns whether the path is the one that the pattern names, or below it.

@@ -9,9 +9,9 @@
 //! message creates no object.
 //!
 //! **Files:** `run.rs` the intake, `members.rs` messages of several values, `options.rs` its options, `decode.rs`
-//! payloads, `json.rs` values of documents, `value.rs` kinds of values, `template.rs` keys, `owners.rs` which series
-//! owns a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the database as
-//! destination, `rules.rs` the rule of a key, `sparkplug/` messages of Sparkplug B.
+//! payloads, `json.rs` values of documents, `value.rs` kinds of values, `template.rs` keys, `series.rs` which series
+//! has a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the database as
+//! destination, `rules.rs` the rule of a key, `put.rs` values of puts, `sparkplug/` messages of Sparkplug B.
 
 mod counters;
 mod decode;
@@ -19,10 +19,11 @@ mod json;
 mod members;
 mod node;
 mod options;
-mod owners;
+mod put;
 mod reason;
 mod rules;
 mod run;
+mod series;
 mod sparkplug;
 mod template;
 mod time;
@@ -37,6 +38,7 @@ pub use json::{
 };
 pub use node::NodeDestination;
 pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, Retained, SubscriptionRule};
+pub use put::{PutType, encode_put};
 pub use reason::Reason;
 pub use run::{Intake, LineOutcome, LineProgress, TOPIC_CACHED_BYTES_MAX};
 pub use sparkplug::{
@@ -60,6 +62,18 @@ pub trait Destination: Send + Sync + 'static {
     /// # Errors
     /// The reason why there is no such object.
     fn resolve(&self, key: &str) -> Result<u32, Reason>;
+
+    /// As [`resolve`](Self::resolve), for a key that a template has made of a series. The first series for which this
+    /// is asked has the key, for readings by this template and its relatives, also after a restart.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); [`Reason::KeyShared`] if another series has the key: `first` is then that one.
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason>;
 
     /// Hands over one reading and returns its number in the log, which is its own. `time` is the sensor's time; without
     /// one the node's clock gives it.
@@ -92,6 +106,30 @@ pub trait Destination: Send + Sync + 'static {
 
     /// Is told why the next reading is one, and what is refused. Only whoever explains the configuration needs this.
     fn note(&self, _note: Note<'_>) {}
+}
+
+/// A series of which a template has made a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyOwner<'a> {
+    /// Stands for the template.
+    pub template: u32,
+    /// Tells the series from all others by what the template names; at most [`db::SERIES_BYTES_MAX`] bytes, and never
+    /// empty.
+    pub series: &'a str,
+    /// Stand for the template, too, in rules that give other names to values of documents.
+    pub relatives: &'a [u32],
+}
+
+impl<'a> KeyOwner<'a> {
+    /// Returns it as the owner of an object's key.
+    #[must_use]
+    pub fn of(self, object: u32) -> db::Owner<'a> {
+        db::Owner {
+            id: object,
+            template: self.template,
+            series: self.series,
+        }
+    }
 }
 
 /// What a destination is told beside readings.
@@ -160,7 +198,7 @@ pub enum Outcome {
 /// Checks that `key` is a valid key.
 ///
 /// # Errors
-/// [`Reason::KeyInvalid`]: it is empty, longer than 64 bytes, holds control or invisible characters, or has a level
+/// [`Reason::KeyInvalid`]: it is empty, longer than 255 bytes, holds control or invisible characters, or has a level
 /// that every pattern reads as a wildcard.
 pub fn check_key(key: &str) -> Result<(), Reason> {
     let fits = (1..=db::KEY_BYTES_MAX).contains(&key.len());

@@ -8,7 +8,7 @@ use base::clock::Clock;
 use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, ShedPolicy, Ticket, Time};
 
 use super::rules::RuleIndex;
-use super::{Destination, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
+use super::{Destination, KeyOwner, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
 use crate::pattern;
 
 /// Creates and finds objects by the rules, and puts readings with batched durability.
@@ -149,6 +149,32 @@ impl<S: SegmentStore> NodeDestination<S> {
         Ok(id)
     }
 
+    /// Returns the object of a key. Declares a new one; never waits.
+    fn object_of(&self, held: &Held, key: &str) -> Result<u32, Reason> {
+        check_key(key)?;
+        if !held.rules.auto_create && held.rule_of(key).is_none() {
+            return Err(Reason::KeyUnknown);
+        }
+        if let Some(id) = self.database.lookup(key) {
+            return Ok(id.0);
+        }
+        if self.database.objects() >= held.rules.keys_max {
+            return Err(Reason::KeysMax);
+        }
+        match self.declare(held, key) {
+            Ok(id) => Ok(id.0),
+            Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
+            Err(db::Error::TableFull { .. } | db::Error::KeysFull { .. }) => Err(Reason::KeysMax),
+            // The table has the key although the log accepts nothing now. The put of the reading reports that, so that
+            // its sender waits or fails instead of being refused here.
+            Err(_) => self
+                .database
+                .lookup(key)
+                .map(|id| id.0)
+                .ok_or(Reason::KeysMax),
+        }
+    }
+
     fn set_quality(&self, held: &Held, id: ObjectId, key: &str) {
         let (weight, shed) = held.quality_of(key);
         self.database.set_quality(id, weight, shed);
@@ -214,31 +240,25 @@ fn number_of(put: Result<Ticket, db::Error>) -> Result<u64, PutError> {
 }
 
 impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
-    /// Declares a new key. Never waits.
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
-        check_key(key)?;
-        let held = self.rules();
-        if !held.rules.auto_create && held.rule_of(key).is_none() {
-            return Err(Reason::KeyUnknown);
-        }
-        if let Some(id) = self.database.lookup(key) {
-            return Ok(id.0);
-        }
-        if self.database.objects() >= held.rules.keys_max {
-            return Err(Reason::KeysMax);
-        }
-        match self.declare(&held, key) {
-            Ok(id) => Ok(id.0),
-            Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
-            Err(db::Error::TableFull { .. } | db::Error::KeysFull { .. }) => Err(Reason::KeysMax),
-            // The table has the key although the log accepts nothing now. The put of the reading reports that, so that
-            // its sender waits or fails instead of being refused here.
-            Err(_) => self
-                .database
-                .lookup(key)
-                .map(|id| id.0)
-                .ok_or(Reason::KeysMax),
-        }
+        self.object_of(&self.rules(), key)
+    }
+
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        let object = self.resolve(key)?;
+        // A key that was made here has no owner yet, so nothing is made for a series that is refused.
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.database.claim_beside(&own, relatives);
+        claimed.map_err(|other| {
+            *first = other;
+            Reason::KeyShared
+        })?;
+        Ok(object)
     }
 
     fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {

@@ -23,8 +23,8 @@ pub enum Reason {
     Oversized,
     /// The value is longer than `value_bytes_max`.
     ValueTooLong,
-    /// The key is empty, longer than 64 bytes, holds control or invisible characters, or has a level that is `+` or `#`
-    /// alone.
+    /// The key is empty, longer than 255 bytes, holds control or invisible characters, or has a level that is `+` or
+    /// `#` alone.
     KeyInvalid,
     /// The template gives the reading a key that another series owns.
     KeyShared,

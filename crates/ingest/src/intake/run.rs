@@ -8,7 +8,7 @@ use db::Time;
 use db::value::Value;
 
 use super::decode;
-use super::owners::{IDENTITY_BYTES_MAX, KeyOwners, Series};
+use super::series::{IDENTITY_BYTES_MAX, Sources};
 use super::sparkplug::Nodes;
 use super::template::Subject;
 use super::time::Window;
@@ -34,7 +34,7 @@ pub struct Intake<D: Destination> {
     topics: HashMap<Box<[u8]>, Target>,
     /// Maps the data that a field's key is made from, and what its template leaves out, to its object.
     fields: HashMap<Box<str>, Known>,
-    owners: KeyOwners,
+    sources: Sources,
     /// What is known of the edge nodes of Sparkplug.
     pub(super) sparkplug: Nodes,
     pub(super) scratch: Scratch,
@@ -142,7 +142,7 @@ impl<D: Destination> Intake<D> {
             window: Window::new(options.future_seconds_max, options.past_days_max),
             topics: HashMap::new(),
             fields: HashMap::new(),
-            owners: KeyOwners::new(&options),
+            sources: Sources::new(&options),
             sparkplug: Nodes::new(options.topics_cached_max),
             scratch: Scratch {
                 value: vec![0; options.value_bytes_max],
@@ -178,10 +178,18 @@ impl<D: Destination> Intake<D> {
         self.scratch.value = vec![0; options.value_bytes_max];
         self.topics.clear();
         self.fields.clear();
-        self.owners.reload(&options);
+        self.sources.reload(&options);
         self.options = options;
         self.reload_sparkplug();
         self.rules_set += 1;
+    }
+
+    /// Forgets which objects the series have: the keys of these objects have been taken from their series. Each series
+    /// asks anew with its next reading. What waits is continued.
+    pub fn forget_owners(&mut self, objects: &[u32]) {
+        self.topics.clear();
+        self.fields.clear();
+        self.sources.forget(objects);
     }
 
     /// Counts an item that a source refused itself.
@@ -386,6 +394,8 @@ impl<D: Destination> Intake<D> {
             let rest = &payload[consumed..];
             let length = line::first_line_bytes(rest);
             let line = &rest[..length.unwrap_or(rest.len())];
+            // Lines of connections and bodies come without their ends, too.
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
             match self.take_line(line, Some((rule, name)), origin, &mut progress) {
                 LineOutcome::Done {
                     accepted,
@@ -594,18 +604,18 @@ impl<D: Destination> Intake<D> {
             text,
             ..
         } = &mut self.scratch;
-        let number = self.owners.number(from.map(|(rule, _)| rule));
+        let source = self.sources.of(from.map(|(rule, _)| rule));
         let leaves_out = template.leaves_out(subject);
         whole.clear();
         if leaves_out {
-            whole.push(number);
+            whole.push(source.mark);
             template.identify_whole(whole, topic, subject);
             if let Some(known) = self.fields.get(whole.as_str()) {
                 return Ok(*known);
             }
         }
         identity.clear();
-        identity.push(number);
+        identity.push(source.mark);
         template.identify(identity, topic, subject);
         if identity.len() > IDENTITY_BYTES_MAX {
             return Err(Reason::KeyInvalid);
@@ -615,27 +625,22 @@ impl<D: Destination> Intake<D> {
         }
         template.render(key, topic, subject);
         check_key(key)?;
-        let series = Series {
-            identity: identity.as_str(),
-            whole: leaves_out.then_some(whole.as_str()),
-        };
         let is_owned = leaves_out || !template.can_be_read_back(subject);
-        let is_merged = is_owned && self.owners.check(number, key, series, text)?;
+        let owner = is_owned.then_some((source, source.unmarked(identity)));
+        let object = self.sources.resolve(&*self.destination, key, owner, text)?;
+        let (place, series) = ((source.template, object), source.unmarked(whole));
+        let is_merged = leaves_out && self.sources.is_merged(place, series, key, text);
         if is_merged {
             self.counters.keep_merged(text);
         }
-        let object = self.destination.resolve(key)?;
-        if is_owned {
-            self.owners.keep(number, key, series);
-        }
         let known = Known { object, is_merged };
-        let name = series.whole.unwrap_or(series.identity);
+        let name = if leaves_out { &*whole } else { &*identity };
         // What a template leaves out has no limit of its own. A longer one is looked up each time.
         if name.len() <= IDENTITY_BYTES_MAX {
             if self.fields.len() >= self.options.topics_cached_max {
                 self.fields.clear();
             }
-            self.fields.insert(name.into(), known);
+            self.fields.insert(name.as_str().into(), known);
         }
         Ok(known)
     }
@@ -665,11 +670,9 @@ impl<D: Destination> Intake<D> {
         } = &mut self.scratch;
         template.render(key, name, Subject::Message);
         check_key(key)?;
-        let number = self.owners.number(Some(rule));
-        for buffer in [&mut *identity, &mut *whole] {
-            buffer.clear();
-            buffer.push(number);
-        }
+        let source = self.sources.of(Some(rule));
+        identity.clear();
+        whole.clear();
         // If the template has the whole topic, each topic has its own key, and no owner needs to be kept.
         let leaves_out = template.leaves_out(Subject::Message);
         let is_owned = leaves_out || !template.can_be_read_back(Subject::Message);
@@ -679,17 +682,12 @@ impl<D: Destination> Intake<D> {
         if leaves_out {
             template.identify_whole(whole, name, Subject::Message);
         }
-        let series = Series {
-            identity: identity.as_str(),
-            whole: leaves_out.then_some(whole.as_str()),
-        };
-        let is_merged = is_owned && self.owners.check(number, key, series, text)?;
+        let owner = is_owned.then_some((source, identity.as_str()));
+        let object = self.sources.resolve(&*self.destination, key, owner, text)?;
+        let place = (source.template, object);
+        let is_merged = leaves_out && self.sources.is_merged(place, whole, key, text);
         if is_merged {
             self.counters.keep_merged(text);
-        }
-        let object = self.destination.resolve(key)?;
-        if is_owned {
-            self.owners.keep(number, key, series);
         }
         let known = Known { object, is_merged };
         if topic.len() <= TOPIC_CACHED_BYTES_MAX {

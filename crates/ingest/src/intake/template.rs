@@ -35,11 +35,8 @@ pub enum TagsForm {
 }
 
 impl TagsForm {
-    /// The form in a store that has no keys yet.
-    ///
-    /// It is not `Pairs` as long as keys end at 64 bytes: names beside the values would make keys too long that fit
-    /// today, and the readings of their senders would be refused (`key_invalid`).
-    pub const OF_NEW_STORES: Self = Self::Values;
+    /// The form in a store that has no keys yet: no two series of lines have one key.
+    pub const OF_NEW_STORES: Self = Self::Pairs;
 
     /// Returns the part of a template that stands for this form in any store.
     #[must_use]
@@ -195,6 +192,30 @@ impl Template {
         self
     }
 
+    /// Returns the text of the template. Its checksum is on flash, so the text of each template stays as it is.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Literal(literal) => text.push_str(literal),
+                Part::Level(level) => text.extend(["{", &(level + 1).to_string(), "}"]),
+                Part::Tag(name) => text.extend(["{tag:", name, "}"]),
+                Part::Topic => text.push_str("{topic}"),
+                Part::Measurement => text.push_str("{measurement}"),
+                Part::Pairs => text.push_str(TagsForm::Pairs.placeholder()),
+                Part::Tags | Part::Values => text.push_str(TagsForm::Values.placeholder()),
+                Part::Field => text.push_str("{field}"),
+                Part::Path => text.push_str("{path}"),
+                Part::Group => text.push_str("{group}"),
+                Part::Edge => text.push_str("{edge}"),
+                Part::Device => text.push_str("{device}"),
+                Part::Place => text.push_str("{place}"),
+                Part::Metric => text.push_str("{metric}"),
+            }
+        }
+        text
+    }
+
     /// Returns the text of a template with another part in place of `{tags}`, so that it means this form in any store;
     /// `None` if it does not have `{tags}`.
     #[must_use]
@@ -319,7 +340,9 @@ impl Template {
         }
     }
 
-    /// Returns whether the identity can be read back from each key, so that no two identities have the same key.
+    /// Returns whether the identity can be read back from each key, so that no two identities have the same key. That
+    /// of a value of a document cannot: the end of a topic and the beginning of a path look alike, and filters, which
+    /// may say how many levels a topic has, can change.
     pub(crate) fn can_be_read_back(&self, subject: Subject<'_>) -> bool {
         let is_literal = |part: &&Part| matches!(part, Part::Literal(_));
         let literals = self.parts.iter().take_while(is_literal).count();
@@ -337,6 +360,21 @@ impl Template {
                     ],
                 ),
             ) => first == "/" && second == "/",
+            // No level of a topic of Sparkplug is empty, and the place says where the metric's name begins.
+            (
+                Subject::Metric { .. },
+                Some(
+                    [
+                        Part::Group,
+                        Part::Literal(first),
+                        Part::Edge,
+                        Part::Literal(second),
+                        Part::Place,
+                        Part::Literal(third),
+                        Part::Metric,
+                    ],
+                ),
+            ) => [first, second, third].iter().all(|text| *text == "/"),
             _ => false,
         }
     }

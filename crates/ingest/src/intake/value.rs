@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use base::seeded_bug::SeededBug;
 use db::value::Value;
 
 use super::Reason;
@@ -252,6 +253,10 @@ pub(super) fn exact(text: &str) -> Result<DecodedValue<'static>, Reason> {
 
 /// Returns a whole number that is written without point and exponent, if it has 64 bits.
 fn whole(text: &str) -> Option<DecodedValue<'static>> {
+    if SeededBug::IntegerThroughDouble.is_on() {
+        let value: f64 = text.parse().ok()?;
+        return (value.fract() == 0.0).then_some(DecodedValue::Integer(value as i64));
+    }
     if let Ok(value) = text.parse() {
         Some(DecodedValue::Integer(value))
     } else {
@@ -264,7 +269,7 @@ fn whole(text: &str) -> Option<DecodedValue<'static>> {
 /// # Errors
 /// [`Reason::NumberInexact`] if it does not fit an integer of 64 bits, [`Reason::PayloadInvalid`] if it is none;
 /// otherwise as [`finite`].
-fn integer(text: &str) -> Result<DecodedValue<'static>, Reason> {
+pub(super) fn integer(text: &str) -> Result<DecodedValue<'static>, Reason> {
     if let Some(value) = whole(text) {
         return Ok(value);
     }

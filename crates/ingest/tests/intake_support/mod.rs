@@ -9,8 +9,8 @@ use std::time::Duration;
 use db::Time;
 use db::value::Value;
 use ingest::intake::{
-    Destination, Intake, IntakeOptions, JsonRule, LogGone, Outcome, PayloadKind, PutError, Reason,
-    Retained, SubscriptionRule, Template, TemplateKind,
+    Destination, Intake, IntakeOptions, JsonRule, KeyOwner, LogGone, Outcome, PayloadKind,
+    PutError, Reason, Retained, SubscriptionRule, Template, TemplateKind,
 };
 
 /// 2026-06-01T00:00:00Z.
@@ -19,6 +19,7 @@ pub const NOW_MS: i64 = 1_780_272_000_000;
 #[derive(Debug, Default)]
 pub struct Inner {
     pub keys: Vec<String>,
+    pub owners: db::Owners,
     pub unknown: Vec<String>,
     pub keys_max: usize,
     /// Key, printed value with its kind, time.
@@ -116,6 +117,22 @@ impl Destination for Fake {
             });
             Ok(u32::try_from(place).unwrap())
         })
+    }
+
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        let object = self.resolve(key)?;
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.with(|inner| inner.owners.claim_beside(&own, relatives));
+        claimed.map_err(|other| {
+            *first = other;
+            Reason::KeyShared
+        })?;
+        Ok(object)
     }
 
     fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {

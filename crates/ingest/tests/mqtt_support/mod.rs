@@ -330,6 +330,14 @@ impl Destination for Store {
     fn resolve(&self, _key: &str) -> Result<u32, Reason> {
         Ok(0)
     }
+    fn resolve_for(
+        &self,
+        key: &str,
+        _: ingest::intake::KeyOwner<'_>,
+        _: &mut String,
+    ) -> Result<u32, Reason> {
+        self.resolve(key)
+    }
     fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
         Err(PutError::Failed)
     }

@@ -146,7 +146,7 @@ pub(crate) enum ConfigCommand {
     keys of other series refuse nothing here.\n\n\
     Exit status 1 if the node would refuse the whole message.\n\n\
     --json: file, topic, filter and line (of the subscription; null if none fits), readings (key, value, type,\n\
-    time_ms, path, line), refusals (reason, what, path, key, line), left_out (path, why, line).")]
+    time_ms, time_ns, path, line), refusals (reason, what, path, key, line), left_out (path, why, line).")]
 pub(crate) struct TryArgs {
     /// Topic of the message
     pub(crate) topic: String,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) enum ExportFormat {
     /// Comma-separated values with a header
     Csv,
-    /// Line protocol with times in nanoseconds, of whole milliseconds
+    /// Line protocol with times in nanoseconds
     Line,
 }
 
@@ -21,10 +21,11 @@ pub(crate) enum ExportFormat {
     A running node sends the readings key by key, each key in order of arrival, with times corrected as in\n\
     `keel history`. --image reads a store that no node has open: all keys in order of arrival, with the recorded\n\
     times.\n\n\
-    --format csv: key, time, time_ms, value, type, node_time, clock_trusted (empty with --image: not known), lsn.\n\
-    --format line: keel,key=KEY value=VALUE TIME_NS, the time of whole milliseconds, rounded down. Line breaks of a\n\
-    text stand within its quotes. Values that a line cannot express (NaN, infinite, a text with line breaks whose\n\
-    last line ends in `name field=`) are left out and counted on standard error.\n\n\
+    --format csv: key, time, time_ms (rounded down), value, type, node_time, clock_trusted (empty with --image: not\n\
+    known), lsn, time_ns. time has three digits behind the second, or nine if it is no whole millisecond.\n\
+    --format line: keel,key=KEY value=VALUE TIME_NS. Line breaks of a text stand within its quotes. Values that a\n\
+    line cannot express (NaN, infinite, a text with line breaks whose last line ends in `name field=`) are left out\n\
+    and counted on standard error.\n\n\
     Exit status 1, after everything that is readable, if damage hides a part or something was left out.")]
 pub(crate) struct ExportArgs {
     /// Output format
@@ -55,8 +56,10 @@ pub(crate) struct ExportArgs {
     or milliseconds since 1970. --from is included, --to is not. Readings are printed in order of arrival, which\n\
     may differ from the order of their times. A time that the node gave before its clock was right is corrected\n\
     once the clock is right; recorded_ms is then the original time.\n\n\
-    --json prints one array with one object per line: time, time_ms, value, type, recorded_ms (or null),\n\
-    node_time, clock_trusted, lsn. --csv prints the same columns under a header.\n\
+    --json prints one array with one object per line: time, time_ms (rounded down), time_ns (exact, as text),\n\
+    value, type, recorded_ms and recorded_ns (or null), node_time, clock_trusted, lsn. --csv prints time, time_ms,\n\
+    value, type, recorded_ms, node_time, clock_trusted, lsn and time_ns under a header. time has three digits behind\n\
+    the second, or nine if it is no whole millisecond.\n\
     Exit status 1, after everything that is readable, if damage hides part of the history.")]
 pub(crate) struct HistoryArgs {
     /// Key

@@ -1,15 +1,16 @@
 //! `keel export`: exports readings of many keys as CSV or lines, from a node or from a store that no process has open.
 
-use super::history::csv;
+use super::history::{csv, ns_text};
 use super::{Connection, strange, value_text};
 use crate::cli::{ExportArgs, ExportFormat, NodeArgs};
 use crate::error::CliError;
 use crate::flash_cmd::open_alone;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::time_text::format_ms;
+use crate::time_text::format_time;
+use db::Time;
 use db::value::Value as Stored;
-use libkeel::protocol::{self, End, KeyList, Kind};
+use libkeel::protocol::{self, End, KeyList, Kind, Nanoseconds};
 use serde::Deserialize;
 use serde_json::value::Value;
 use std::ops::ControlFlow;
@@ -19,6 +20,8 @@ use std::path::Path;
 #[derive(Deserialize)]
 struct Reading {
     time_ms: i64,
+    #[serde(default)]
+    time_ns: Option<Nanoseconds>,
     value: Value,
     #[serde(rename = "type")]
     kind: String,
@@ -35,8 +38,8 @@ struct Readings {
 /// The parameters and results of an export.
 struct Export<'a> {
     arguments: &'a ExportArgs,
-    from_ms: Option<i64>,
-    to_ms: Option<i64>,
+    from: Option<Time>,
+    to: Option<Time>,
     output: Output,
     progress: Progress,
     line: String,
@@ -58,8 +61,8 @@ pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
     let time = |text| super::time(text, now_ms);
     let mut export = Export {
         arguments,
-        from_ms: arguments.from.as_deref().map(time).transpose()?,
-        to_ms: arguments.to.as_deref().map(time).transpose()?,
+        from: arguments.from.as_deref().map(time).transpose()?,
+        to: arguments.to.as_deref().map(time).transpose()?,
         output: Output::new(),
         progress: Progress::start("exporting".to_owned()),
         line: String::new(),
@@ -67,8 +70,8 @@ pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
         damaged: 0,
         segments_gone: 0,
     };
-    if let (Some(from_ms), Some(to_ms)) = (export.from_ms, export.to_ms)
-        && from_ms >= to_ms
+    if let (Some(from), Some(to)) = (export.from, export.to)
+        && from >= to
     {
         let remedy = "--to must be later: it is the first time no longer wanted";
         return Err(CliError::usage(
@@ -80,7 +83,7 @@ pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
     if arguments.format == ExportFormat::Csv {
         export
             .output
-            .line("key,time,time_ms,value,type,node_time,clock_trusted,lsn")?;
+            .line("key,time,time_ms,value,type,node_time,clock_trusted,lsn,time_ns")?;
     }
     let done = match &arguments.image {
         Some(image) => export.image(image),
@@ -138,12 +141,7 @@ impl Export<'_> {
         for (number, key) in keys.into_iter().enumerate() {
             self.progress
                 .part(&format!("key {} of {count}", number + 1));
-            let asked = protocol::History {
-                key: key.clone(),
-                from_ms: self.from_ms,
-                to_ms: self.to_ms,
-                limit: None,
-            };
+            let asked = protocol::History::new(key.clone(), self.from, self.to, None);
             connection.send(Kind::History, &asked)?;
             loop {
                 let answer = connection.answer()?;
@@ -174,6 +172,7 @@ impl Export<'_> {
     }
 
     fn reading(&mut self, key: &str, reading: &Reading) -> Result<(), CliError> {
+        let time = Nanoseconds::or_ms(reading.time_ns, reading.time_ms);
         if self.arguments.format == ExportFormat::Csv {
             let value = match reading.value.is_null() {
                 true => String::new(),
@@ -181,14 +180,7 @@ impl Export<'_> {
             };
             let (node_time, trusted) = (reading.node_time, reading.clock_trusted);
             let flags = format!("{node_time},{trusted}");
-            return self.csv(
-                key,
-                reading.time_ms,
-                &value,
-                &reading.kind,
-                &flags,
-                reading.lsn,
-            );
+            return self.csv(key, time, &value, &reading.kind, &flags, reading.lsn);
         }
         let value = match (reading.kind.as_str(), &reading.value) {
             ("float", value) => value.as_f64().map(Stored::Float),
@@ -198,7 +190,7 @@ impl Export<'_> {
             ("text", value) => value.as_str().map(Stored::Text),
             _ => None,
         };
-        self.line(key, reading.time_ms, value)
+        self.line(key, time, value)
     }
 
     /// Exports in the order of arrival.
@@ -206,12 +198,12 @@ impl Export<'_> {
         let mut store = open_alone(image, false)?;
         let mut failed = None;
         let report = db::scan_log(&mut store, &mut |entry| {
-            let time_ms = entry.time.ms();
+            let time = entry.time;
             let Some(key) = entry.key else {
                 return ControlFlow::Continue(());
             };
-            let is_in_time = self.from_ms.is_none_or(|from| time_ms >= from)
-                && self.to_ms.is_none_or(|to| time_ms < to);
+            let is_in_time =
+                self.from.is_none_or(|from| time >= from) && self.to.is_none_or(|to| time < to);
             if !is_in_time || !self.is_wanted(key) {
                 return ControlFlow::Continue(());
             }
@@ -222,9 +214,9 @@ impl Export<'_> {
                         Some(value) => (value.to_string(), kind_of(value)),
                         None => (String::new(), "bytes"),
                     };
-                    self.csv(key, time_ms, &text, kind, ",", entry.lsn)
+                    self.csv(key, time, &text, kind, ",", entry.lsn)
                 }
-                ExportFormat::Line => self.line(key, time_ms, value),
+                ExportFormat::Line => self.line(key, time, value),
             };
             match written {
                 Ok(()) if self.output.is_open() => ControlFlow::Continue(()),
@@ -254,19 +246,20 @@ impl Export<'_> {
     fn csv(
         &mut self,
         key: &str,
-        time_ms: i64,
+        time: Time,
         value: &str,
         kind: &str,
         flags: &str,
         lsn: u64,
     ) -> Result<(), CliError> {
-        let (key, value, time) = (csv(key), csv(value), format_ms(time_ms));
-        let line = format!("{key},{time},{time_ms},{value},{kind},{flags},{lsn}");
+        let (key, value, time_ms, ns) = (csv(key), csv(value), time.ms(), ns_text(time));
+        let time = format_time(time);
+        let line = format!("{key},{time},{time_ms},{value},{kind},{flags},{lsn},{ns}");
         self.progress.add(line.len() + 1);
         self.output.line(line)
     }
 
-    fn line(&mut self, key: &str, time_ms: i64, value: Option<Stored<'_>>) -> Result<(), CliError> {
+    fn line(&mut self, key: &str, time: Time, value: Option<Stored<'_>>) -> Result<(), CliError> {
         let has_form = match value {
             Some(Stored::Float(value)) => value.is_finite(),
             Some(Stored::Text(text)) => egress::forward::has_line_form(text),
@@ -286,7 +279,7 @@ impl Export<'_> {
             &[("key", key)],
             &[("value", value)],
             // In ns, the default unit of programs that read lines.
-            Some(time_ms.saturating_mul(1_000_000)),
+            Some(time.ns()),
         );
         self.progress.add(self.line.len() + 1);
         self.output.line(&self.line)

@@ -2,12 +2,13 @@
 
 use super::place::Place;
 use super::region::{Untold, Values};
-use super::{Connection, printable, strange, value_text};
+use super::{Connection, completed, printable, strange, value_text};
 use crate::cli::{GetArgs, Via};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::{age_text, format_ms};
-use libkeel::protocol::{self, Kind};
+use crate::time_text::{age_text, format_time};
+use db::Time;
+use libkeel::protocol::{self, Kind, Nanoseconds};
 use serde::Deserialize;
 
 /// The parts of the node's answer that are shown to people.
@@ -17,7 +18,9 @@ pub(super) struct Latest {
     pub(super) value: serde_json::Value,
     #[serde(rename = "type")]
     pub(super) kind: String,
-    pub(super) time_ms: i64,
+    time_ms: i64,
+    #[serde(default)]
+    time_ns: Option<Nanoseconds>,
     age_ms: i64,
     fresh: bool,
     temporal: bool,
@@ -27,12 +30,20 @@ pub(super) struct Latest {
     retained: bool,
 }
 
+impl Latest {
+    pub(super) fn time(&self) -> Time {
+        Nanoseconds::or_ms(self.time_ns, self.time_ms)
+    }
+}
+
 pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
     let (found, via) = find(arguments)?;
     let mut output = Output::new();
     if arguments.json {
-        let mut found = found;
-        found["via"] = via.into();
+        let mut found = completed(found);
+        if let Some(fields) = found.as_object_mut() {
+            fields.insert("via".to_owned(), via.into());
+        }
         output.json(&found)?;
     } else {
         let found: Latest = serde_json::from_value(found).map_err(|error| strange(via, error))?;
@@ -40,7 +51,7 @@ pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
         if arguments.long {
             output.line(format!(
                 "time     {}{}",
-                format_ms(found.time_ms),
+                format_time(found.time()),
                 notes(&found)
             ))?;
             output.line(format!("age      {}", age_text(found.age_ms)))?;

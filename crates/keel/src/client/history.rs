@@ -1,11 +1,12 @@
 //! `keel history`: the readings of a key, in the order of arrival.
 
-use super::{Connection, printable, strange, value_text};
+use super::{Connection, completed, printable, strange, value_text};
 use crate::cli::{HistoryArgs, NodeArgs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::format_ms;
-use libkeel::protocol::{self, End, Kind};
+use crate::time_text::format_time;
+use db::Time;
+use libkeel::protocol::{self, End, Kind, Nanoseconds};
 use serde::Deserialize;
 use serde_json::value::Value;
 
@@ -13,13 +14,29 @@ use serde_json::value::Value;
 #[derive(Debug, Deserialize)]
 struct Reading {
     time_ms: i64,
+    #[serde(default)]
+    time_ns: Option<Nanoseconds>,
     value: Value,
     #[serde(rename = "type")]
     kind: String,
     recorded_ms: Option<i64>,
+    #[serde(default)]
+    recorded_ns: Option<Nanoseconds>,
     node_time: bool,
     clock_trusted: bool,
     lsn: u64,
+}
+
+impl Reading {
+    fn time(&self) -> Time {
+        Nanoseconds::or_ms(self.time_ns, self.time_ms)
+    }
+
+    /// Returns the time as it was recorded, if it has been corrected since.
+    fn recorded(&self) -> Option<Time> {
+        let ms = self.recorded_ms?;
+        Some(Nanoseconds::or_ms(self.recorded_ns, ms))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,19 +55,15 @@ enum Form {
 pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
     let now_ms = super::now_ms();
     let time = |text| super::time(text, now_ms);
-    let asked = protocol::History {
-        key: arguments.key.clone(),
-        from_ms: arguments.from.as_deref().map(time).transpose()?,
-        to_ms: arguments.to.as_deref().map(time).transpose()?,
-        limit: arguments.limit,
-    };
-    if let (Some(from_ms), Some(to_ms)) = (asked.from_ms, asked.to_ms)
-        && from_ms >= to_ms
+    let from = arguments.from.as_deref().map(time).transpose()?;
+    let to = arguments.to.as_deref().map(time).transpose()?;
+    if let (Some(from), Some(to)) = (from, to)
+        && from >= to
     {
         let wrong = format!(
             "no time lies between --from {} and --to {}",
-            format_ms(from_ms),
-            format_ms(to_ms)
+            format_time(from),
+            format_time(to)
         );
         return Err(CliError::usage(
             "command line",
@@ -58,6 +71,7 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
             "--to must be later: it is the first time no longer wanted",
         ));
     }
+    let asked = protocol::History::new(arguments.key.clone(), from, to, arguments.limit);
     let form = match (arguments.json, arguments.csv) {
         (true, _) => Form::Json,
         (false, true) => Form::Csv,
@@ -97,16 +111,12 @@ pub(crate) fn numbers(
     key: &str,
     from: Option<&str>,
     to: Option<&str>,
-    mut wanted: impl FnMut(i64, Option<f64>) -> bool,
+    mut wanted: impl FnMut(Time, Option<f64>) -> bool,
 ) -> Result<u64, CliError> {
     let now_ms = super::now_ms();
     let time = |text| super::time(text, now_ms);
-    let asked = protocol::History {
-        key: key.to_owned(),
-        from_ms: from.map(time).transpose()?,
-        to_ms: to.map(time).transpose()?,
-        limit: None,
-    };
+    let (from, to) = (from.map(time).transpose()?, to.map(time).transpose()?);
+    let asked = protocol::History::new(key.to_owned(), from, to, None);
     let mut connection = Connection::open(node)?;
     connection.send(Kind::History, &asked)?;
     loop {
@@ -119,7 +129,7 @@ pub(crate) fn numbers(
             Kind::Readings => {
                 let Readings { readings } = answer.read()?;
                 for reading in &readings {
-                    if !wanted(reading.time_ms, reading.value.as_f64()) {
+                    if !wanted(reading.time(), reading.value.as_f64()) {
                         return Ok(0);
                     }
                 }
@@ -162,14 +172,16 @@ impl Form {
     fn head(self) -> &'static [u8] {
         match self {
             Self::Lines => b"",
-            Self::Csv => b"time,time_ms,value,type,recorded_ms,node_time,clock_trusted,lsn\n",
+            Self::Csv => {
+                b"time,time_ms,value,type,recorded_ms,node_time,clock_trusted,lsn,time_ns\n"
+            }
             Self::Json => b"[\n",
         }
     }
 
     /// Returns one line.
     fn reading(self, reading: &Reading, is_first: bool) -> String {
-        let time = format_ms(reading.time_ms);
+        let time = format_time(reading.time());
         let text = value_text(&reading.value, &reading.kind);
         match self {
             Self::Lines => format!("{time}  {}{}", printable(&text), notes(reading)),
@@ -180,7 +192,7 @@ impl Form {
                     text
                 };
                 format!(
-                    "{time},{},{},{},{},{},{},{}",
+                    "{time},{},{},{},{},{},{},{},{}",
                     reading.time_ms,
                     csv(&value),
                     reading.kind,
@@ -189,20 +201,24 @@ impl Form {
                         .map_or(String::new(), |ms| ms.to_string()),
                     reading.node_time,
                     reading.clock_trusted,
-                    reading.lsn
+                    reading.lsn,
+                    ns_text(reading.time())
                 )
             }
             Self::Json => {
                 let object = serde_json::json!({
                     "time": time,
                     "time_ms": reading.time_ms,
+                    "time_ns": Nanoseconds::of(reading.time()),
                     "value": reading.value,
                     "type": reading.kind,
                     "recorded_ms": reading.recorded_ms,
+                    "recorded_ns": reading.recorded().and_then(Nanoseconds::of),
                     "node_time": reading.node_time,
                     "clock_trusted": reading.clock_trusted,
                     "lsn": reading.lsn,
                 });
+                let object = completed(object);
                 format!("{}{object}", if is_first { "" } else { "," })
             }
         }
@@ -211,11 +227,16 @@ impl Form {
 
 /// Returns notes about the time of a reading.
 fn notes(reading: &Reading) -> String {
-    match reading.recorded_ms {
-        Some(recorded_ms) => format!("  (time corrected, was {})", format_ms(recorded_ms)),
+    match reading.recorded() {
+        Some(recorded) => format!("  (time corrected, was {})", format_time(recorded)),
         None if reading.node_time && !reading.clock_trusted => "  (clock not trusted)".to_owned(),
         None => String::new(),
     }
+}
+
+/// Returns the column `time_ns`; empty for a time of an old record that no ns can count.
+pub(super) fn ns_text(time: Time) -> String {
+    Nanoseconds::of(time).map_or(String::new(), |ns| ns.to_string())
 }
 
 /// Returns a field of CSV (RFC 4180).

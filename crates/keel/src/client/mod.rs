@@ -1,11 +1,12 @@
-//! The commands that talk to a running node: `get`, `put`, `watch`, `history`, `export`, `status`,
-//! `top` and `backup`.
+//! The commands that talk to a running node: `get`, `put`, `watch`, `history`, `export`, `keys`, `status`, `top` and
+//! `backup`.
 
 mod backup;
 mod connection;
 mod export;
 mod get;
 mod history;
+mod keys;
 mod place;
 mod put;
 mod region;
@@ -19,8 +20,10 @@ use crate::error::CliError;
 pub(crate) use backup::run as backup;
 use base::error::Code;
 pub(crate) use connection::Connection;
+use db::Time;
+use db::value::Value as Stored;
 pub(crate) use history::numbers as history_numbers;
-use libkeel::protocol::{Failure, Kind};
+use libkeel::protocol::{Digits, Failure, Kind, Nanoseconds};
 pub(crate) use place::{config_in_place, find_config};
 use std::fmt::Display;
 
@@ -36,6 +39,7 @@ pub(crate) fn run(command: &ClientCommand) -> Result<u8, CliError> {
         ClientCommand::Watch(arguments) => watch::run(arguments),
         ClientCommand::History(arguments) => history::run(arguments),
         ClientCommand::Export(arguments) => export::run(arguments),
+        ClientCommand::Keys(arguments) => keys::run(arguments),
         ClientCommand::Status(arguments) => status::run(arguments),
         ClientCommand::Top(arguments) => top::run(arguments),
     }
@@ -99,8 +103,36 @@ pub(crate) fn now_ms() -> i64 {
     base::clock::Clock::wall_ms(&base::clock::SystemClock::new())
 }
 
+/// Adds what an answer lacks of what a program may rely on: the ns of a time that is a whole ms; and the digits of a
+/// large number, which nodes of earlier versions do not send.
+fn completed(mut found: serde_json::Value) -> serde_json::Value {
+    let Some(fields) = found.as_object_mut() else {
+        return found;
+    };
+    if !fields.contains_key("time_ns")
+        && let Some(ms) = fields.get("time_ms").and_then(serde_json::Value::as_i64)
+    {
+        let ns = Nanoseconds::of(Time::from_ms(ms));
+        fields.insert("time_ns".to_owned(), serde_json::json!(ns));
+    }
+    if let Some(digits) = fields.get("value").and_then(digits) {
+        fields.insert("value_text".to_owned(), serde_json::json!(digits));
+    }
+    found
+}
+
+/// Returns the digits of a number of an answer, if it is a whole one that readers of JSON may not keep.
+fn digits(value: &serde_json::Value) -> Option<Digits> {
+    let value = match (value.as_i64(), value.as_u64()) {
+        (Some(number), _) => Stored::Integer(number),
+        (None, Some(number)) => Stored::Unsigned(number),
+        (None, None) => Stored::Float(value.as_f64()?),
+    };
+    value.beyond_doubles().map(Digits)
+}
+
 /// Parses a time that the user has written.
-fn time(text: &str, now_ms: i64) -> Result<i64, CliError> {
+fn time(text: &str, now_ms: i64) -> Result<Time, CliError> {
     crate::time_text::parse(text, now_ms)
         .map_err(|forms| CliError::usage(text, "is no time", forms))
 }
@@ -127,6 +159,53 @@ mod tests {
                 let (status, line) = refused(code, "a", "mend it", kind);
                 assert_eq!((status, line.as_str()), (1, "a: is refused; mend it"));
             }
+        }
+    }
+
+    #[test]
+    fn what_a_program_may_rely_on_is_always_there() {
+        for (before, after) in [
+            (
+                serde_json::json!({"time_ms": -5}),
+                serde_json::json!({"time_ms": -5, "time_ns": "-5000000"}),
+            ),
+            (
+                serde_json::json!({"time_ms": 1, "time_ns": "1000001"}),
+                serde_json::json!({"time_ms": 1, "time_ns": "1000001"}),
+            ),
+            // No ns can count this one.
+            (
+                serde_json::json!({"time_ms": i64::MAX}),
+                serde_json::json!({"time_ms": i64::MAX, "time_ns": null}),
+            ),
+            (
+                serde_json::json!({"value": u64::MAX, "value_text": "18446744073709551615"}),
+                serde_json::json!({"value": u64::MAX, "value_text": "18446744073709551615"}),
+            ),
+            // So answers a node of an earlier version.
+            (
+                serde_json::json!({"value": i64::MIN}),
+                serde_json::json!({"value": i64::MIN, "value_text": "-9223372036854775808"}),
+            ),
+            (
+                serde_json::json!({"value": 9_007_199_254_740_994.0}),
+                serde_json::json!({"value": 9_007_199_254_740_994.0, "value_text": "9007199254740994"}),
+            ),
+            (
+                serde_json::json!({"value": 1_i64 << 53}),
+                serde_json::json!({"value": 1_i64 << 53}),
+            ),
+            (
+                serde_json::json!({"value": "9007199254740993"}),
+                serde_json::json!({"value": "9007199254740993"}),
+            ),
+            (
+                serde_json::json!({"value": null}),
+                serde_json::json!({"value": null}),
+            ),
+            (serde_json::json!([7]), serde_json::json!([7])),
+        ] {
+            assert_eq!(completed(before), after);
         }
     }
 

@@ -6,9 +6,10 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text;
 use base::error::Code;
+use db::Time;
+use db::value::{DOUBLE_EXACT_MAX, Value};
 use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
-use libkeel::protocol::{self, Failure, Kind, Stored};
-use serde_json::Value;
+use libkeel::protocol::{self, Failure, Kind, Nanoseconds, PutValue, Stored};
 
 /// Exit status if the node dropped the reading on purpose: nothing failed, and nothing is stored.
 const STATUS_SHED: u8 = 3;
@@ -16,18 +17,24 @@ const STATUS_SHED: u8 = 3;
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
     let now_ms = super::now_ms();
     let time = |text| super::time(text, now_ms);
-    let time_ms = arguments.time.as_deref().map(time).transpose()?;
-    let put = protocol::Put {
-        key: arguments.key.clone(),
-        value: value(&arguments.value, arguments.text)?,
-        time_ms,
+    let time = arguments.time.as_deref().map(time).transpose()?;
+    let value = match (arguments.text, arguments.integer) {
+        (true, _) => PutValue::typed(Value::Text(&arguments.value)),
+        (false, true) => PutValue::typed(integer(&arguments.value)?),
+        (false, false) => PutValue::of(value(&arguments.value)?),
     };
+    let value = value.ok_or_else(|| {
+        let remedy = "give a finite number, or --text to store it as it stands";
+        let wrong = "is no number that can be stored";
+        CliError::usage(&arguments.value, wrong, remedy)
+    })?;
+    let put = protocol::Put::new(arguments.key.clone(), value, time);
     let mut connection = Connection::open(&arguments.node)?;
     let mut is_shed = false;
     let answer: Result<Stored, CliError> =
         connection.ask_or(Kind::Put, &put, Kind::Stored, |failure| {
             is_shed = failure.code == Code::Shed.name();
-            failed(&with_time(failure, time_ms), Some(Kind::Put))
+            failed(&with_time(failure, time), Some(Kind::Put))
         });
     let answer = match answer {
         Err(error) if is_shed => Err(error.with_status(STATUS_SHED)),
@@ -36,19 +43,22 @@ pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
     };
     if arguments.json {
         let mut output = Output::new();
-        let time = time_ms.map(time_text::format_ms);
         let lsn = answer.as_ref().ok();
-        output.json(
-            &serde_json::json!({"key": put.key, "lsn": lsn, "shed": is_shed, "time": time}),
-        )?;
+        output.json(&serde_json::json!({
+            "key": put.key,
+            "lsn": lsn,
+            "shed": is_shed,
+            "time": time.map(time_text::format_time),
+            "time_ns": time.and_then(Nanoseconds::of),
+        }))?;
         output.flush()?;
     }
     answer.map(|_| 0)
 }
 
 /// Replaces the remedy for a time that no node accepts: no limit of the configuration helps.
-fn with_time(mut failure: Failure, time_ms: Option<i64>) -> Failure {
-    let is_impossible = time_ms.is_some_and(|ms| !(TIME_MS_MIN..TIME_MS_MAX).contains(&ms));
+fn with_time(mut failure: Failure, time: Option<Time>) -> Failure {
+    let is_impossible = time.is_some_and(|time| !(TIME_MS_MIN..TIME_MS_MAX).contains(&time.ms()));
     // The node's reason is not machine-readable. If its text does not mention the time, the failure has another reason.
     if is_impossible && failure.wrong.contains("time") {
         "give a time in the years 2000 to 2199".clone_into(&mut failure.remedy);
@@ -56,14 +66,25 @@ fn with_time(mut failure: Failure, time_ms: Option<i64>) -> Failure {
     failure
 }
 
+/// Parses an integer.
+fn integer(text: &str) -> Result<Value<'static>, CliError> {
+    whole(text).ok_or_else(|| {
+        let remedy =
+            "give one from -9223372036854775808 to 18446744073709551615, or leave out --integer";
+        CliError::usage(text, "is no integer of 64 bits", remedy)
+    })
+}
+
+fn whole(text: &str) -> Option<Value<'static>> {
+    let signed = text.parse().map(Value::Integer);
+    signed.or_else(|_| text.parse().map(Value::Unsigned)).ok()
+}
+
 /// Parses a number, a truth value, or else the text itself.
-fn value(text: &str, is_text: bool) -> Result<Value, CliError> {
-    if is_text {
-        return Ok(text.into());
-    }
+fn value(text: &str) -> Result<Value<'_>, CliError> {
     match text {
-        "true" => return Ok(true.into()),
-        "false" => return Ok(false.into()),
+        "true" => return Ok(Value::Boolean(true)),
+        "false" => return Ok(Value::Boolean(false)),
         _ => {}
     }
     let Ok(number) = text.parse::<f64>() else {
@@ -76,14 +97,27 @@ fn value(text: &str, is_text: bool) -> Result<Value, CliError> {
                 "see `keel put --help`; a text that begins with - takes --text",
             ));
         }
-        return Ok(text.into());
+        return Ok(Value::Text(text));
     };
-    serde_json::Number::from_f64(number)
-        .map(Value::Number)
-        .ok_or_else(|| {
-            let remedy = "give a finite number, or --text to store it as it stands";
-            CliError::usage(text, "is no number that can be stored", remedy)
-        })
+    // A number with a point or an exponent is one of a measurement: the nearest double.
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_whole || number.abs() < DOUBLE_EXACT_MAX as f64 {
+        return Ok(Value::Float(number));
+    }
+    if let Some(whole) = whole(text) {
+        return Ok(whole);
+    }
+    // The digits of a double are written out in full.
+    if format!("{:.0}", number.abs()) == digits.trim_start_matches('0') {
+        return Ok(Value::Float(number));
+    }
+    let remedy = "write it with a point to store the nearest double, or give --text to store it as it stands";
+    Err(CliError::usage(
+        text,
+        "has digits that no type of number holds",
+        remedy,
+    ))
 }
 
 #[cfg(test)]
@@ -92,14 +126,14 @@ mod tests {
 
     #[test]
     fn a_time_that_no_node_takes_is_no_matter_of_configuration() {
-        let remedy_of = |wrong: &str, time_ms| {
+        let remedy_of = |wrong: &str, time_ms: Option<i64>| {
             let failure = Failure {
                 code: "invalid".to_owned(),
                 thing: "a".to_owned(),
                 wrong: wrong.to_owned(),
                 remedy: "change [time]".to_owned(),
             };
-            with_time(failure, time_ms).remedy
+            with_time(failure, time_ms.map(Time::from_ms)).remedy
         };
         for ms in [i64::MIN, 0, TIME_MS_MIN - 1, TIME_MS_MAX, i64::MAX] {
             let remedy = remedy_of("the time lies too far in the past", Some(ms));
@@ -121,15 +155,43 @@ mod tests {
 
     #[test]
     fn values_are_what_they_look_like() {
-        let of = |text: &str| value(text, false).unwrap();
-        assert_eq!(of("21.5"), serde_json::json!(21.5));
-        assert_eq!(of("-3"), serde_json::json!(-3.0));
-        assert_eq!(of("1e3"), serde_json::json!(1000.0));
-        assert_eq!(of("true"), serde_json::json!(true));
-        assert_eq!(of("open"), serde_json::json!("open"));
-        assert_eq!(value("5", true).unwrap(), serde_json::json!("5"));
+        for (text, expected) in [
+            ("21.5", Value::Float(21.5)),
+            ("-3", Value::Float(-3.0)),
+            ("-0", Value::Float(-0.0)),
+            ("1e3", Value::Float(1000.0)),
+            ("9007199254740992", Value::Integer(1 << 53)),
+            ("9007199254740993", Value::Integer((1 << 53) + 1)),
+            ("-9007199254740993", Value::Integer(-(1 << 53) - 1)),
+            ("009007199254740993", Value::Integer((1 << 53) + 1)),
+            ("9007199254740993.0", Value::Float(9_007_199_254_740_992.0)),
+            ("-9223372036854775808", Value::Integer(i64::MIN)),
+            ("18446744073709551615", Value::Unsigned(u64::MAX)),
+            (
+                "18446744073709551616",
+                Value::Float(18_446_744_073_709_551_616.0),
+            ),
+            ("true", Value::Boolean(true)),
+            ("open", Value::Text("open")),
+            ("0x10", Value::Text("0x10")),
+        ] {
+            let found = value(text).unwrap();
+            assert_eq!(found, expected, "{text}");
+            assert!(PutValue::of(found).is_some(), "{text}");
+        }
+        for text in ["18446744073709551617", "-9223372036854775809", "-x"] {
+            assert!(value(text).is_err(), "{text}");
+        }
         for text in ["nan", "inf", "1e999", "-infinity"] {
-            assert!(value(text, false).is_err(), "{text}");
+            assert_eq!(PutValue::of(value(text).unwrap()), None, "{text}");
+        }
+        assert_eq!(integer("5").unwrap(), Value::Integer(5));
+        assert_eq!(
+            integer("18446744073709551615").unwrap(),
+            Value::Unsigned(u64::MAX)
+        );
+        for text in ["5.0", "", "-", "18446744073709551616", "open"] {
+            assert!(integer(text).is_err(), "{text}");
         }
     }
 }

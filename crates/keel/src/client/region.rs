@@ -8,7 +8,7 @@ use base::clock::SystemClock;
 use db::VALUE_BYTES_LIMIT;
 use db::shared::{SharedError, TableReader};
 use db::table::Now;
-use libkeel::protocol::{Failure, Kind, Latest, Shown};
+use libkeel::protocol::{Failure, Kind, Latest, Nanoseconds, Shown};
 use libkeel::whereabouts::{AT, Whereabouts, path_beside, run_text};
 use mem::Attachment;
 use std::path::{Path, PathBuf};
@@ -95,8 +95,10 @@ impl Values {
         let latest = Latest {
             key,
             value,
+            value_text: value.digits(),
             kind,
             time_ms: read.time.ms(),
+            time_ns: Nanoseconds::beside_ms(read.time),
             age_ms: age_ns / 1_000_000,
             fresh: read.is_fresh(age_ns),
             validity_ms,

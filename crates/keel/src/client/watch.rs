@@ -1,11 +1,11 @@
 //! `keel watch`: changes as they occur.
 
 use super::get::{Latest, notes};
-use super::{Connection, printable, strange, value_text};
+use super::{Connection, completed, printable, strange, value_text};
 use crate::cli::WatchArgs;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::format_ms;
+use crate::time_text::format_time;
 use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
 
@@ -49,13 +49,13 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
         {
             left -= 1;
             if arguments.json {
-                output.json(&update)?;
+                output.json(&completed(update))?;
                 continue;
             }
             let found: Latest =
                 serde_json::from_value(update).map_err(|error| strange("node", error))?;
             let value = printable(&value_text(&found.value, &found.kind));
-            let (time, key) = (format_ms(found.time_ms), printable(&found.key));
+            let (time, key) = (format_time(found.time()), printable(&found.key));
             output.line(format!("{time}  {key}  {value}{}", notes(&found)))?;
         }
         if missed > 0 {

@@ -242,10 +242,21 @@ impl Config {
 
     /// Returns the size of a full table, as a sentence.
     fn table_sentence(&self) -> String {
+        let keys = &self.keys;
+        // Shorter names take no less.
+        let names = if keys.key_bytes_mean > db::KEY_BYTES_MEAN {
+            format!(
+                "names of {} bytes (keys.key_bytes_mean) and ",
+                keys.key_bytes_mean
+            )
+        } else {
+            String::new()
+        };
         format!(
-            "a checkpoint of {} keys (keys.keys_max) with values of {} bytes (keys.value_bytes_max) takes up to {}",
-            self.keys.keys_max,
-            self.keys.value_bytes_max,
+            "a checkpoint of {} keys (keys.keys_max) with {names}values of {} bytes (keys.value_bytes_max) takes up to \
+             {}",
+            keys.keys_max,
+            keys.value_bytes_max,
             bytes_text(self.checkpoint_bytes_max())
         )
     }

@@ -492,8 +492,8 @@ impl Config {
         (capacity_bytes / 10 * 9).min(most).max(capacity_bytes / 4)
     }
 
-    /// Returns the bytes of a checkpoint with the allowed number of keys, all with the longest values. A shorter name
-    /// counts as a longest one, so `keys.key_bytes_mean` does not lower it.
+    /// Returns the bytes of a checkpoint with the allowed number of keys, all with the longest values. A name counts as
+    /// 64 bytes at least, so a smaller `keys.key_bytes_mean` does not lower it.
     fn checkpoint_bytes_max(&self) -> u64 {
         let keys = &self.keys;
         let each = |bytes: u32| u64::from(keys.keys_max) * u64::from(bytes);

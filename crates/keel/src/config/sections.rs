@@ -333,8 +333,7 @@ impl Reader<'_> {
                 u64::from(db::KEY_BYTES_MEAN),
                 (
                     u64::from(db::KEY_BYTES_MEAN_MIN),
-                    // As much as any key takes.
-                    db::KEY_BYTES_MAX as u64,
+                    u64::from(db::KEY_BYTES_MEAN_MAX),
                 ),
             ) as u32,
             auto_create: section.boolean("auto_create", true),

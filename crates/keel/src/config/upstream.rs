@@ -3,7 +3,9 @@
 use super::reader::{At, Section};
 use super::secret;
 use super::sections::host_port;
-use egress::forward::{Begin, KeyRule, Late, MqttVersion, Order, Target, UpstreamOptions};
+use egress::forward::{
+    Begin, KeyRule, Late, MqttVersion, Order, Target, TimeUnit, UpstreamOptions,
+};
 use egress::forward::{Format, options};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,11 @@ const TEXT_BYTES_MAX: usize = 256;
 const WAIT_MS_MAX: u64 = options::WAIT_MS_MAX;
 /// Default topic.
 const TOPIC: &str = "keel/{key}";
+/// The units of times, as `time_unit` and the parameter `precision` of a URL name them.
+const UNITS: [(&str, TimeUnit); 2] = [
+    ("ns", TimeUnit::Nanoseconds),
+    ("ms", TimeUnit::Milliseconds),
+];
 
 /// The protocol of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +156,10 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
     );
     only(UpstreamKind::Http, &["url", "authorization_file"]);
     let mqtt = mqtt(section, kind == UpstreamKind::Mqtt);
-    let http = http(section, kind == UpstreamKind::Http);
+    let has_unit = section.has("time_unit");
+    let unit = section.choice("time_unit", TimeUnit::default(), &UNITS);
+    let is_http = kind == UpstreamKind::Http;
+    let (http, time_unit) = http(section, is_http, unit, has_unit);
     let username = section.text("username", CREDENTIAL_BYTES_MAX);
     let password_file = section.text("password_file", PATH_BYTES_MAX);
     if let (None, Some(file)) = (&username, &password_file) {
@@ -174,6 +184,7 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
     let (batch_min, batch_max) = options::BATCH_BYTES_RANGE;
     let given = UpstreamOptions {
         format,
+        time_unit,
         measurement: measurement.map_or("keel".to_owned(), |at| at.value),
         tags,
         rules: rules(section),
@@ -273,7 +284,13 @@ fn joined(parsed: Option<(String, u16)>) -> String {
     }
 }
 
-fn http(section: &Section<'_, '_>, is_it: bool) -> Target {
+/// Reads the target of a server, and the unit of times. A unit that the URL alone names counts: the request says it.
+fn http(
+    section: &Section<'_, '_>,
+    is_it: bool,
+    unit: TimeUnit,
+    has_unit: bool,
+) -> (Target, TimeUnit) {
     const URL: &str = "give http://host:port/path, such as \"http://192.168.1.10:8086/api/v2/write?org=o&bucket=b\"";
     let url = match is_it {
         true => section.required("url", URL_BYTES_MAX, URL),
@@ -282,27 +299,72 @@ fn http(section: &Section<'_, '_>, is_it: bool) -> Target {
             value: String::new(),
         }),
     };
-    let mut target = (":0".to_owned(), String::new(), "/".to_owned());
+    let mut found = Url::default();
     if !url.value.is_empty() {
         match split_url(&url.value) {
-            Ok(found) => target = found,
+            Ok(split) => found = split,
             Err(remedy) => {
                 let wrong = format!("is \"{}\"", url.value);
                 section.wrong(url.line, "url", &wrong, remedy.unwrap_or(URL));
             }
         }
     }
-    let (address, host, path) = target;
-    Target::Http {
-        address,
-        host,
+    if let Some(said) = found.unit
+        && has_unit
+        && said != unit
+    {
+        let (said, unit) = (said.name(), unit.name());
+        let wrong = format!("is \"{unit}\", and url says precision={said}");
+        let line = section.line_of("time_unit");
+        section.wrong(line, "time_unit", &wrong, "remove one of them");
+    }
+    let unit = found.unit.unwrap_or(unit);
+    let path = found.path_in(unit);
+    let target = Target::Http {
+        address: found.address,
+        host: found.host,
         path,
         authorization: None,
+    };
+    (target, unit)
+}
+
+/// The parts of a URL.
+#[derive(Debug, PartialEq)]
+struct Url {
+    address: String,
+    /// The `Host` header.
+    host: String,
+    /// Path and query, as they were given.
+    path: String,
+    /// The unit of times that the query names.
+    unit: Option<TimeUnit>,
+}
+
+impl Default for Url {
+    fn default() -> Self {
+        Self {
+            address: ":0".to_owned(),
+            host: String::new(),
+            path: "/".to_owned(),
+            unit: None,
+        }
     }
 }
 
-/// Splits a URL into the address, the `Host` header, and the path with the unit of times.
-fn split_url(url: &str) -> Result<(String, String, String), Option<&'static str>> {
+impl Url {
+    /// Returns path and query, which name the unit of times.
+    fn path_in(&self, unit: TimeUnit) -> String {
+        if self.unit.is_some() {
+            return self.path.clone();
+        }
+        let join = if self.path.contains('?') { '&' } else { '?' };
+        format!("{}{join}precision={}", self.path, unit.name())
+    }
+}
+
+/// Splits a URL.
+fn split_url(url: &str) -> Result<Url, Option<&'static str>> {
     if url.starts_with("https://") {
         return Err(Some(
             "give an http:// address, of a tunnel or proxy on this machine: the node does not encrypt",
@@ -326,15 +388,20 @@ fn split_url(url: &str) -> Result<(String, String, String), Option<&'static str>
         .into_iter()
         .flat_map(|query| query.split('&'))
         .find_map(|part| part.strip_prefix("precision="));
-    let path = match precision {
-        Some("ms") => path.to_owned(),
-        Some(_) => return Err(Some("remove precision: the node gives its times in ms")),
-        None => {
-            let join = if query.is_some() { '&' } else { '?' };
-            format!("{path}{join}precision=ms")
+    let unit = match precision {
+        None => None,
+        Some(name) => {
+            let found = UNITS.iter().find(|(unit, _)| *unit == name);
+            let (_, unit) = found.ok_or(Some("give precision=ns or ms, or remove it"))?;
+            Some(*unit)
         }
     };
-    Ok((address, host.to_owned(), path))
+    Ok(Url {
+        address,
+        host: host.to_owned(),
+        path: path.to_owned(),
+        unit,
+    })
 }
 
 /// Reads tags such as `site=north,line=2`.
@@ -391,28 +458,85 @@ fn rules(section: &Section<'_, '_>) -> Vec<KeyRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn the_unit_of_times_is_in_the_file_or_in_the_url() {
+        let parsed = |url: &str, more: &str| {
+            let text = format!(
+                "[[upstream]]\nname = \"a\"\nkind = \"http\"\nurl = \"http://h/w{url}\"\n{more}\n"
+            );
+            let config = Config::parse(&text, "keel.toml", Path::new(""));
+            config.map_err(|error| error.to_string())
+        };
+        let (in_ns, in_ms) = ("time_unit = \"ns\"", "time_unit = \"ms\"");
+        for (url, more, unit, precision) in [
+            ("", "", TimeUnit::Nanoseconds, "ns"),
+            ("", in_ns, TimeUnit::Nanoseconds, "ns"),
+            ("", in_ms, TimeUnit::Milliseconds, "ms"),
+            // As configurations of earlier versions may say.
+            ("?precision=ms", "", TimeUnit::Milliseconds, "ms"),
+            ("?precision=ms", in_ms, TimeUnit::Milliseconds, "ms"),
+            ("?precision=ns", in_ns, TimeUnit::Nanoseconds, "ns"),
+        ] {
+            let config = parsed(url, more).unwrap();
+            let given = &config.upstream[0].options;
+            assert_eq!(given.time_unit, unit, "{url} {more}");
+            let Target::Http { path, .. } = &given.target else {
+                panic!("{:?}", given.target);
+            };
+            assert_eq!(*path, format!("/w?precision={precision}"));
+        }
+        for (url, more, told) in [
+            ("?precision=ms", in_ns, "url says precision=ms"),
+            ("?precision=ns", in_ms, "url says precision=ns"),
+            ("?precision=us", "", "give precision=ns or ms"),
+            ("", "time_unit = \"s\"", "time_unit"),
+        ] {
+            let error = parsed(url, more).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
 
     #[test]
     fn an_address_comes_out_of_a_url_with_its_path_and_the_unit_of_times() {
-        let found = |url| split_url(url).unwrap();
-        let one = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+        let (ns, ms) = (TimeUnit::Nanoseconds, TimeUnit::Milliseconds);
+        for (url, [address, host, path], unit) in [
+            (
+                "http://h:8086/api/v2/write?org=o&bucket=b",
+                [
+                    "h:8086",
+                    "h:8086",
+                    "/api/v2/write?org=o&bucket=b&precision=ns",
+                ],
+                None,
+            ),
+            ("http://h", ["h:80", "h", "/?precision=ns"], None),
+            (
+                "http://[::1]:1/w?precision=ms",
+                ["[::1]:1", "[::1]:1", "/w?precision=ms"],
+                Some(ms),
+            ),
+            (
+                "http://h/w?a=b&precision=ns&c",
+                ["h:80", "h", "/w?a=b&precision=ns&c"],
+                Some(ns),
+            ),
+        ] {
+            let found = split_url(url).unwrap();
+            assert_eq!((&*found.address, &*found.host), (address, host), "{url}");
+            assert_eq!(found.unit, unit, "{url}");
+            assert_eq!(found.path_in(unit.unwrap_or(ns)), path);
+        }
         assert_eq!(
-            found("http://h:8086/api/v2/write?org=o&bucket=b"),
-            one(
-                "h:8086",
-                "h:8086",
-                "/api/v2/write?org=o&bucket=b&precision=ms"
-            )
-        );
-        assert_eq!(found("http://h"), one("h:80", "h", "/?precision=ms"));
-        assert_eq!(
-            found("http://[::1]:1/w?precision=ms"),
-            one("[::1]:1", "[::1]:1", "/w?precision=ms")
+            split_url("http://h/w").unwrap().path_in(ms),
+            "/w?precision=ms"
         );
         for url in [
             "h:8086/write",
             "https://h/write",
-            "http://h/w?precision=ns",
+            "http://h/w?precision=s",
+            "http://h/w?precision=",
             "http://u@h/w",
             "http:///w",
             "http://h:0/w",

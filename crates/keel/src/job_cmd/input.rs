@@ -7,6 +7,13 @@ use cluster::jobs::{LeftOut, Readings, Taker};
 use std::io::BufReader;
 use std::path::Path;
 
+/// Returns a time in seconds. Readings of a fast sensor lie in one ms, and a job needs them apart. A whole ms becomes
+/// the number that is nearest to it.
+fn seconds(time_ns: i64) -> f64 {
+    let (ms, below_ns) = (time_ns.div_euclid(1_000_000), time_ns.rem_euclid(1_000_000));
+    ms as f64 / 1e3 + below_ns as f64 / 1e9
+}
+
 /// Returns the readings, and how many were left out.
 pub(crate) fn read(arguments: &ReadingsArgs) -> Result<(Readings, LeftOut), CliError> {
     match (&arguments.input, &arguments.key) {
@@ -51,8 +58,8 @@ fn from_node(arguments: &ReadingsArgs, key: &str) -> Result<(Readings, LeftOut),
     let mut rows: Vec<(i64, Option<f64>)> = Vec::new();
     let limit = cluster::jobs::readings::VALUES_MAX;
     let (from, to) = (arguments.from.as_deref(), arguments.to.as_deref());
-    let missing = history_numbers(&arguments.node, key, from, to, |time_ms, number| {
-        rows.push((time_ms, number));
+    let missing = history_numbers(&arguments.node, key, from, to, |time, number| {
+        rows.push((time.ns(), number));
         rows.len() <= limit
     })?;
     if rows.len() > limit {
@@ -63,12 +70,12 @@ fn from_node(arguments: &ReadingsArgs, key: &str) -> Result<(Readings, LeftOut),
             "take fewer with --from and --to",
         ));
     }
-    rows.sort_by_key(|(time_ms, _)| *time_ms);
+    rows.sort_by_key(|(time_ns, _)| *time_ns);
     let mut taker = Taker::new(vec![key.to_owned()], true);
-    for (time_ms, number) in rows {
+    for (time_ns, number) in rows {
         let value = number.ok_or("not a number");
         taker
-            .take(Some(time_ms as f64 / 1e3), std::iter::once(value))
+            .take(Some(seconds(time_ns)), std::iter::once(value))
             .map_err(|error| CliError::failure(key, error, "take fewer with --from and --to"))?;
     }
     let (readings, mut left_out) = taker.finish();
@@ -83,4 +90,19 @@ fn from_node(arguments: &ReadingsArgs, key: &str) -> Result<(Readings, LeftOut),
         ));
     }
     Ok((readings, left_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::float_cmp)] // They are the same numbers.
+    fn readings_of_one_ms_have_times_of_their_own() {
+        let ms = 1_700_000_000_123_i64;
+        let times = [0, 100_000, 200_000].map(|below_ns| seconds(ms * 1_000_000 + below_ns));
+        assert_eq!(times[0], ms as f64 / 1e3);
+        assert!(times[0] < times[1] && times[1] < times[2], "{times:?}");
+        assert_eq!(seconds(-1_000_000), -1e-3);
+    }
 }

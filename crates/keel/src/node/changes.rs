@@ -3,7 +3,7 @@
 
 use base::seeded_bug::SeededBug;
 use db::Time;
-use ingest::intake::{Destination, LogGone, PutError, Reason};
+use ingest::intake::{Destination, KeyOwner, LogGone, PutError, Reason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -76,6 +76,14 @@ impl<D> Counted<D> {
 impl<D: Destination> Destination for Counted<D> {
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
         self.inner.resolve(key)
+    }
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        self.inner.resolve_for(key, owner, first)
     }
     fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
         let put = self.inner.put(object, value, time);

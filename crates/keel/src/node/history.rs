@@ -1,12 +1,14 @@
 //! Readings of a key, read in slices on blocking threads and sent slice by slice. A slow client delays neither a commit
 //! nor another reader, and costs the memory of one slice. A reader queues again for each slice.
 
-use super::session::{failure, framed, object};
+use super::session::{failure, framed, object, twice};
 use super::wire::{Fault, Wire};
 use super::{Db, Node};
 use base::error::Code;
 use db::{HistoryCursor, HistoryQuery, Time};
-use libkeel::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings_frame};
+use libkeel::protocol::{
+    End, History, Kind, LIST_BYTES, Nanoseconds, Reading, Shown, readings_frame,
+};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -16,10 +18,14 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result
         Ok(id) => id,
         Err(failure) => return wire.fail(&failure).await,
     };
+    let (from, to) = match asked.range() {
+        Ok(range) => range,
+        Err(wrong) => return wire.fail(&twice(wrong)).await,
+    };
     let query = HistoryQuery {
         id: Some(id),
-        from: Time::from_ms(asked.from_ms.unwrap_or(i64::MIN)),
-        to: Time::from_ms(asked.to_ms.unwrap_or(i64::MAX)),
+        from: from.unwrap_or(Time::from_ms(i64::MIN)),
+        to: to.unwrap_or(Time::from_ms(i64::MAX)),
     };
     let mut read = Read {
         query,
@@ -92,11 +98,15 @@ impl Read {
         let (left, sent) = (&mut self.left, &mut self.sent);
         let more = db.history(&self.query, &mut self.cursor, &mut |entry| {
             let (value, kind) = Shown::of(entry.value);
+            let recorded = entry.time_corrected.then_some(entry.recorded);
             let reading = Reading {
                 time_ms: entry.time.ms(),
+                time_ns: Nanoseconds::beside_ms(entry.time),
                 value,
+                value_text: value.digits(),
                 kind,
-                recorded_ms: entry.time_corrected.then_some(entry.recorded.ms()),
+                recorded_ms: recorded.map(Time::ms),
+                recorded_ns: recorded.and_then(Nanoseconds::beside_ms),
                 node_time: entry.node_time,
                 clock_trusted: entry.wall_trusted,
                 lsn: entry.lsn,

@@ -9,11 +9,12 @@
 //! `settings.rs` the options of the rooms from the configuration, `sources.rs` line protocol, MQTT, Modbus, `server.rs`
 //! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts, `watch.rs` and `changes.rs`
 //! changes, `history.rs` range reads, `keeper.rs` the keeper, `backup.rs` backups, `notify.rs` messages to the service
-//! manager, `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` raised alarms kept over a start,
-//! `http.rs` what the HTTP side receives, `region.rs` the region in which other processes read values, `qos/` quality
-//! of service, `key_form.rs` what `{tags}` stands for in the store, `key_mark.rs` its mark there, `figures.rs` the
-//! figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the
-//! clock with the operator's setting, `log.rs` events, `writes.rs` lines that HTTP clients write.
+//! manager, `owners.rs` keys for other series, `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs`
+//! raised alarms kept over a start, `http.rs` what the HTTP side receives, `region.rs` the region in which other
+//! processes read values, `qos/` quality of service, `key_form.rs` what `{tags}` stands for in the store, `key_mark.rs`
+//! its mark there, `figures.rs` the figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node
+//! keeps running, `clock.rs` the clock with the operator's setting, `log.rs` events, `writes.rs` lines that HTTP
+//! clients write.
 //!
 //! **Order of the end:** sources and clients stop reading; what they hold is made durable and acknowledged. Then the
 //! database writes a checkpoint and closes, and the image is free for another node.
@@ -32,6 +33,7 @@ mod key_form;
 mod key_mark;
 mod log;
 mod notify;
+mod owners;
 mod power;
 mod programs;
 mod puts;

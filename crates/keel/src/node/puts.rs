@@ -3,16 +3,15 @@
 //! one request; they are stored all together and in time, or not at all.
 
 use super::qos::requests::Guest;
-use super::session::{Answer, failure, framed, read};
+use super::session::{Answer, failure, framed, read, twice};
 use super::settings::told;
 use super::wire::{Fault, Request, Wire, failed};
 use super::{Node, server};
 use base::error::Code;
-use db::value::Value;
-use db::{Durability, ObjectId, STAGED_PUTS_MAX, Ticket, TogetherReading, VALUE_BYTES_LIMIT};
+use db::{Durability, ObjectId, STAGED_PUTS_MAX, Ticket, Time, TogetherReading, VALUE_BYTES_LIMIT};
 use ingest::durable::DurableWatch;
-use ingest::intake::{Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
-use libkeel::protocol::{Failure, Kind, Put, REQUEST_BYTES_MAX, Stored, Together};
+use ingest::intake::{self, Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
+use libkeel::protocol::{Failure, Kind, Put, PutType, REQUEST_BYTES_MAX, Stored, Together};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -127,11 +126,10 @@ async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), F
     }
     let readings: Vec<_> = readings
         .iter()
-        .zip(puts)
-        .map(|((id, value), put)| TogetherReading {
+        .map(|(id, value, time)| TogetherReading {
             id: *id,
             value,
-            time: put.time_ms.map(db::Time::from_ms),
+            time: *time,
         })
         .collect();
     let room_end = Instant::now() + ROOM_MAX;
@@ -195,10 +193,10 @@ async fn take(
     durability: Durability,
     room_end: Instant,
 ) -> Result<Taken, Failure> {
-    let (id, value) = reading(node, &put)?;
+    let (id, value, time) = reading(node, &put)?;
     let ticket = loop {
-        let done = match put.time_ms {
-            Some(ms) => node.db.put(id, &value, db::Time::from_ms(ms), durability),
+        let done = match time {
+            Some(time) => node.db.put(id, &value, time, durability),
             None => node.db.put_now(id, &value, durability),
         };
         match done {
@@ -229,32 +227,26 @@ async fn take(
     })
 }
 
-/// Returns the object and the bytes of a reading, if its key, value and time are accepted. Makes a new key.
-fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>), Failure> {
+/// Returns the object, the bytes and the time of a reading, if its key, value and time are accepted. Makes a new key.
+fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>, Option<Time>), Failure> {
+    let time = put.time().map_err(twice)?;
     let refused = |reason: Reason| refused(node, &put.key, reason);
-    let value = match &put.value {
-        serde_json::Value::Number(number) => number
-            .as_f64()
-            .filter(|number| number.is_finite())
-            .map(Value::Float)
-            .ok_or_else(|| refused(Reason::NotFinite))?,
-        serde_json::Value::Bool(truth) => Value::Boolean(*truth),
-        serde_json::Value::String(text) => Value::Text(text),
-        _ => return Err(refused(Reason::PayloadInvalid)),
-    };
+    let kind = put.kind.map(|kind| match kind {
+        PutType::Float => intake::PutType::Float,
+        PutType::Integer => intake::PutType::Integer,
+        PutType::Unsigned => intake::PutType::Unsigned,
+    });
     let mut bytes = [0; VALUE_BYTES_LIMIT];
-    let length = value
-        .encode(&mut bytes)
-        .map_err(|_| refused(Reason::ValueTooLong))?;
-    if let Some(time_ms) = put.time_ms {
-        check_time(node, time_ms).map_err(refused)?;
+    let length = intake::encode_put(put.value.raw(), kind, &mut bytes).map_err(refused)?;
+    if let Some(time) = time {
+        check_time(node, time).map_err(refused)?;
     }
     // Check this before the key: otherwise the key would be made for a refused reading.
     if length > node.config.borrow().keys.value_bytes_max as usize {
         return Err(refused(Reason::ValueTooLong));
     }
     let object = node.target.resolve(&put.key).map_err(refused)?;
-    Ok((ObjectId(object), bytes[..length].to_vec()))
+    Ok((ObjectId(object), bytes[..length].to_vec(), time))
 }
 
 /// Counts a refused reading and returns the failure for its client.
@@ -287,8 +279,9 @@ fn stored(node: &Node, lsn: u64, readings: u64) -> Answer {
     framed(Kind::Stored, &Stored { lsn })
 }
 
-/// Checks a time given by a person by the rules that sources apply to sensor times.
-fn check_time(node: &Node, time_ms: i64) -> Result<(), Reason> {
+/// Checks a time given by a person by the rules that sources apply to sensor times, which count in whole ms.
+fn check_time(node: &Node, time: Time) -> Result<(), Reason> {
+    let time_ms = time.ms();
     let limits = node.config.borrow().time;
     let is_plausible = (TIME_MS_MIN..TIME_MS_MAX).contains(&time_ms);
     let ahead_ms = time_ms.saturating_sub(node.target.wall_ms());
@@ -329,7 +322,7 @@ fn refusal(key: &str, reason: Reason) -> Failure {
         Reason::KeyInvalid => (
             Code::Invalid,
             "is no key",
-            "use 1 to 64 bytes without control or invisible characters, and no level that is + or # alone",
+            "use 1 to 255 bytes without control or invisible characters, and no level that is + or # alone",
         ),
         Reason::ValueTooLong => (
             Code::Invalid,
@@ -346,10 +339,15 @@ fn refusal(key: &str, reason: Reason) -> Failure {
             "the value is no finite number",
             "give a number, true, false or a text",
         ),
+        Reason::NumberInexact => (
+            Code::Invalid,
+            "no type holds each digit of the number, or not the one that is asked for",
+            "give an integer of 64 bits, or ask for the nearest double (type float)",
+        ),
         _ => (
             Code::Invalid,
-            "the value is no value",
-            "give a number, true, false or a text",
+            "the value is no value, or has another type than the one that is asked for",
+            "give a number, true, false or a text; with a type, a number that it holds",
         ),
     };
     failure(code, key, wrong, remedy)

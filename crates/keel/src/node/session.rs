@@ -2,12 +2,12 @@
 
 use super::qos::requests::{self, Guest};
 use super::wire::{Fault, Request, Wire};
-use super::{Node, backup, history, puts, watch};
+use super::{Node, backup, history, owners, puts, watch};
 use base::error::Code;
 use db::{ObjectId, VALUE_BYTES_LIMIT};
 use libkeel::protocol::{
-    self, ANSWER_BYTES_MAX, Failure, Get, History, KeyList, Keys, Kind, LIST_BYTES, Latest, Shown,
-    Watch,
+    self, ANSWER_BYTES_MAX, Failure, Get, History, KeyList, Keys, KeysRelease, Kind, LIST_BYTES,
+    Latest, Nanoseconds, Shown, Watch,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
@@ -54,6 +54,10 @@ pub(crate) async fn answer(
                 read(&request).and_then(|asked| requests::regulate(node, guest, asked))
             }
             Some(Kind::Keys) => read(&request).and_then(|asked: Keys| keys(node, &asked)),
+            Some(Kind::KeysRelease) => match read(&request) {
+                Ok(asked) => owners::release(node, &asked as &KeysRelease).await,
+                Err(failure) => Err(failure),
+            },
             Some(Kind::Watch) => match read(&request) {
                 Ok(asked) => return watch::run(node, wire, &asked as &Watch).await,
                 Err(failure) => Err(failure),
@@ -116,6 +120,11 @@ pub(crate) fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Failure>
             "see NODE.md for its fields",
         )
     })
+}
+
+/// Returns the failure for a request that gives a time in ms and in ns.
+pub(crate) fn twice(wrong: String) -> Failure {
+    failure(Code::Invalid, "request", wrong, "give one of them")
 }
 
 /// Returns the frame of an answer.
@@ -201,8 +210,10 @@ pub(crate) fn with_latest<R>(
     Ok(pass(&Latest {
         key,
         value,
+        value_text: value.digits(),
         kind,
         time_ms: got.time.ms(),
+        time_ns: Nanoseconds::beside_ms(got.time),
         age_ms: got.age_ms,
         fresh: got.fresh,
         validity_ms,

@@ -59,7 +59,7 @@ pub(crate) fn told(error: &db::Error) -> (String, String) {
             let name = name(what);
             let remedy = if *what == "key_bytes_mean" {
                 // `needed` counts the names up to the first one without room: it would be refused again and again.
-                format!("raise {name}; {} holds any names", db::KEY_BYTES_MAX)
+                format!("raise {name}; {} holds any names", db::KEY_BYTES_MEAN_MAX)
             } else {
                 format!("raise {name} in the configuration")
             };
@@ -214,7 +214,7 @@ mod tests {
             (small("objects_max"), "keys.keys_max"),
             (small("value_bytes_max"), "keys.value_bytes_max"),
             (small("key_bytes_mean"), "keys.key_bytes_mean"),
-            (small("key_bytes_mean"), "64 holds any names"),
+            (small("key_bytes_mean"), "256 holds any names"),
             (
                 db::Error::KeysFull { key_bytes_mean: 16 },
                 "keys.key_bytes_mean",

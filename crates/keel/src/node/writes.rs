@@ -206,6 +206,14 @@ mod tests {
         fn resolve(&self, _: &str) -> Result<u32, Reason> {
             Ok(0)
         }
+        fn resolve_for(
+            &self,
+            key: &str,
+            _: ingest::intake::KeyOwner<'_>,
+            _: &mut String,
+        ) -> Result<u32, Reason> {
+            self.resolve(key)
+        }
         fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
             self.set(|state| {
                 if state.failed {

@@ -574,8 +574,9 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             "key_shared",
             format!(
                 "{shared} readings were refused within the last minute because another series has their key{last}: \
-                 with {{pairs}} in its template, as in {{measurement}}/{{pairs}}/{{field}}, no two series of lines \
-                 have one key; it begins new series"
+                 if the sensor replaces another one, `keel keys release KEY` gives it the key; else write {{pairs}} \
+                 in its template, as in {{measurement}}/{{pairs}}/{{field}}, with which no two series of lines have \
+                 one key; it begins new series"
             ),
         );
     }

@@ -569,11 +569,11 @@ fn keys_are_short_only_when_some_were_refused() {
     fine(|f| f.keys.name_bytes = f.keys.name_bytes_max);
     fine(|f| {
         f.last_minute.refused_keys_max = 2;
-        f.keys.name_bytes = f.keys.name_bytes_max - 64;
+        f.keys.name_bytes = f.keys.name_bytes_max - 256;
     });
     degraded("keys_max", |f| {
         f.last_minute.refused_keys_max = 2;
-        f.keys.name_bytes = f.keys.name_bytes_max - 48;
+        f.keys.name_bytes = f.keys.name_bytes_max - 240;
     });
 }
 

@@ -107,9 +107,14 @@ impl Publisher {
         let mut packets = Vec::new();
         for payload in payloads {
             let length = 2 + topic.len() + 2 + payload.len();
-            // One byte of length suffices for the messages of the tests.
-            packets.extend_from_slice(&[0x32, u8::try_from(length).unwrap()]);
-            assert!(length < 128);
+            // Two bytes of length at most.
+            assert!(length < 1 << 14);
+            let (low, high) = ((length % 128) as u8, (length / 128) as u8);
+            packets.push(0x32);
+            match high {
+                0 => packets.push(low),
+                high => packets.extend_from_slice(&[low | 0x80, high]),
+            }
             packets.extend_from_slice(&(topic.len() as u16).to_be_bytes());
             packets.extend_from_slice(topic.as_bytes());
             packets.extend_from_slice(&self.next_id.to_be_bytes());

@@ -17,6 +17,7 @@ pub const HISTORY: u16 = 4;
 pub const STATUS: u16 = 5;
 pub const TASK: u16 = 6;
 pub const TOGETHER: u16 = 9;
+pub const KEYS_RELEASE: u16 = 12;
 pub const VALUE: u16 = 257;
 pub const STORED: u16 = 258;
 pub const UPDATES: u16 = 259;

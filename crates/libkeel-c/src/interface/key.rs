@@ -4,7 +4,7 @@ use crate::failure::{Failure, KEEL_INVALID, guard};
 use crate::handles::{KEYS, NODES};
 use crate::interface::keel_node;
 use crate::pointer::{self, check_optional, check_output, put};
-use libkeel::{Bytes, Owned, Times};
+use libkeel::{Bytes, Key, Owned, Times};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub struct keel_view {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct keel_times {
-    /// The reading's time, milliseconds since 1970-01-01 UTC.
+    /// The reading's time, milliseconds since 1970-01-01 UTC, rounded down.
     pub time_ms: i64,
     /// Age of the reading in milliseconds; negative for a time in the future.
     pub age_ms: i64,
@@ -59,6 +59,21 @@ pub struct keel_times {
     pub validity_ms: u32,
     /// KEEL_TEMPORAL, KEEL_FRESH, KEEL_NODE_TIME, KEEL_CLOCK_TRUSTED, KEEL_THIS_BOOT and KEEL_RETAINED, as
     /// they apply.
+    pub flags: u32,
+}
+
+/// Times and flags of a value, with its exact time.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct keel_times_ns {
+    /// The reading's time, nanoseconds since 1970-01-01 UTC.
+    pub time_ns: i64,
+    /// Age of the reading in milliseconds; negative for a time in the future.
+    pub age_ms: i64,
+    /// Maximum age of a fresh value, in milliseconds.
+    pub validity_ms: u32,
+    /// As in keel_times.
     pub flags: u32,
 }
 
@@ -81,29 +96,44 @@ pub struct keel_value {
     pub truth: i32,
 }
 
+fn flags(times: &Times) -> u32 {
+    let mut flags = 0;
+    for (flag, is_set) in [
+        (KEEL_TEMPORAL, times.temporal),
+        (KEEL_FRESH, times.fresh),
+        (KEEL_NODE_TIME, times.node_time),
+        (KEEL_CLOCK_TRUSTED, times.clock_trusted),
+        (KEEL_THIS_BOOT, times.this_boot),
+        (KEEL_RETAINED, times.retained),
+    ] {
+        flags |= if is_set { flag } else { 0 };
+    }
+    flags
+}
+
 impl keel_times {
     fn of(times: &Times) -> Self {
-        let mut flags = 0;
-        for (flag, is_set) in [
-            (KEEL_TEMPORAL, times.temporal),
-            (KEEL_FRESH, times.fresh),
-            (KEEL_NODE_TIME, times.node_time),
-            (KEEL_CLOCK_TRUSTED, times.clock_trusted),
-            (KEEL_THIS_BOOT, times.this_boot),
-            (KEEL_RETAINED, times.retained),
-        ] {
-            flags |= if is_set { flag } else { 0 };
-        }
         Self {
             time_ms: times.time_ms,
             age_ms: times.age_ms,
             validity_ms: times.validity_ms,
-            flags,
+            flags: flags(times),
         }
     }
 }
 
-/// Opens a handle of the key `name`. It has 1 to 64 bytes, no control or invisible characters, and no level that is
+impl keel_times_ns {
+    fn of(times: &Times) -> Self {
+        Self {
+            time_ns: times.time_ns,
+            age_ms: times.age_ms,
+            validity_ms: times.validity_ms,
+            flags: flags(times),
+        }
+    }
+}
+
+/// Opens a handle of the key `name`. It has 1 to 255 bytes, no control or invisible characters, and no level that is
 /// `+` or `#` alone. The key need not exist yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_open_key(
@@ -137,17 +167,26 @@ pub unsafe extern "C" fn keel_read_float(
     value: *mut f64,
     times: *mut keel_times,
 ) -> i32 {
-    guard(|| {
-        check_output(value)?;
-        check_optional(times)?;
-        let (number, found) = KEYS.get(key.addr())?.float()?;
-        // SAFETY: checked above.
-        unsafe {
-            put(value, number);
-            put(times, keel_times::of(&found));
-        }
-        Ok(())
-    })
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { read_float(key, value, times, keel_times::of) })
+}
+
+/// Reads a double. `of` makes of its times what the caller has room for.
+unsafe fn read_float<T>(
+    key: *mut keel_key,
+    value: *mut f64,
+    times: *mut T,
+    of: impl Fn(&Times) -> T,
+) -> Result<(), Failure> {
+    check_output(value)?;
+    check_optional(times)?;
+    let (number, found) = KEYS.get(key.addr())?.float()?;
+    // SAFETY: checked above.
+    unsafe {
+        put(value, number);
+        put(times, of(&found));
+    }
+    Ok(())
 }
 
 /// Reads the latest value with its type. Text and bytes are copied into `buffer`, which has `buffer_bytes` bytes. If
@@ -166,35 +205,41 @@ pub unsafe extern "C" fn keel_read(
         check_optional(times)?;
         // SAFETY: the header's rules for pointers.
         let buffer = unsafe { pointer::buffer(buffer, buffer_bytes)? };
-        let (found, found_times) = KEYS.get(key.addr())?.read()?;
-        let mut read = keel_value::default();
-        match &found {
-            Owned::Float(number) => (read.kind, read.number) = (KEEL_FLOAT, *number),
-            Owned::Integer(number) => {
-                (read.kind, read.integer) = (KEEL_INTEGER, *number);
-                read.number = *number as f64;
-            }
-            Owned::Unsigned(number) => {
-                (read.kind, read.natural) = (KEEL_UNSIGNED, *number);
-                read.number = *number as f64;
-            }
-            Owned::Boolean(truth) => (read.kind, read.truth) = (KEEL_BOOLEAN, i32::from(*truth)),
-            Owned::Text(text) => {
-                read.kind = KEEL_TEXT;
-                read.bytes = fill(buffer, text.as_bytes(), &[0])?;
-            }
-            Owned::Bytes(bytes) => {
-                read.kind = KEEL_BYTES;
-                read.bytes = fill(buffer, bytes, &[])?;
-            }
-        }
+        let (read, found) = typed(&*KEYS.get(key.addr())?, buffer)?;
         // SAFETY: checked above.
         unsafe {
             put(value, read);
-            put(times, keel_times::of(&found_times));
+            put(times, keel_times::of(&found));
         }
         Ok(())
     })
+}
+
+/// Reads a value with its type, and its text or bytes into `buffer`.
+fn typed(key: &Key, buffer: &mut [u8]) -> Result<(keel_value, Times), Failure> {
+    let (found, times) = key.read()?;
+    let mut read = keel_value::default();
+    match &found {
+        Owned::Float(number) => (read.kind, read.number) = (KEEL_FLOAT, *number),
+        Owned::Integer(number) => {
+            (read.kind, read.integer) = (KEEL_INTEGER, *number);
+            read.number = *number as f64;
+        }
+        Owned::Unsigned(number) => {
+            (read.kind, read.natural) = (KEEL_UNSIGNED, *number);
+            read.number = *number as f64;
+        }
+        Owned::Boolean(truth) => (read.kind, read.truth) = (KEEL_BOOLEAN, i32::from(*truth)),
+        Owned::Text(text) => {
+            read.kind = KEEL_TEXT;
+            read.bytes = fill(buffer, text.as_bytes(), &[0])?;
+        }
+        Owned::Bytes(bytes) => {
+            read.kind = KEEL_BYTES;
+            read.bytes = fill(buffer, bytes, &[])?;
+        }
+    }
+    Ok((read, times))
 }
 
 /// Copies bytes and their terminator into the buffer; returns the number of bytes without the terminator.
@@ -225,20 +270,77 @@ pub unsafe extern "C" fn keel_look(
     context: *mut c_void,
     times: *mut keel_times,
 ) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { look_at(key, look, context, times, keel_times::of) })
+}
+
+/// Lets a function of the caller look at a value. `of` makes of its times what the caller has room for.
+unsafe fn look_at<T>(
+    key: *mut keel_key,
+    look: keel_look_at,
+    context: *mut c_void,
+    times: *mut T,
+    of: impl Fn(&Times) -> T,
+) -> Result<(), Failure> {
+    check_optional(times)?;
+    let Some(look) = look else {
+        return Err(Failure::invalid("the function to look is NULL"));
+    };
+    let ((), found) = KEYS.get(key.addr())?.with_bytes(|bytes| {
+        let view: *const Bytes<'_> = bytes;
+        // SAFETY: the caller's function, with a view that is valid until it returns.
+        unsafe { look(context, view.cast()) };
+    })?;
+    // SAFETY: checked above.
+    unsafe { put(times, of(&found)) };
+    Ok(())
+}
+
+/// Like keel_read_float(), with the exact time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_read_float_ns(
+    key: *mut keel_key,
+    value: *mut f64,
+    times: *mut keel_times_ns,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { read_float(key, value, times, keel_times_ns::of) })
+}
+
+/// Like keel_read(), with the exact time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_read_ns(
+    key: *mut keel_key,
+    value: *mut keel_value,
+    buffer: *mut c_void,
+    buffer_bytes: usize,
+    times: *mut keel_times_ns,
+) -> i32 {
     guard(|| {
+        check_output(value)?;
         check_optional(times)?;
-        let Some(look) = look else {
-            return Err(Failure::invalid("the function to look is NULL"));
-        };
-        let ((), found) = KEYS.get(key.addr())?.with_bytes(|bytes| {
-            let view: *const Bytes<'_> = bytes;
-            // SAFETY: the caller's function, with a view that is valid until it returns.
-            unsafe { look(context, view.cast()) };
-        })?;
+        // SAFETY: the header's rules for pointers.
+        let buffer = unsafe { pointer::buffer(buffer, buffer_bytes)? };
+        let (read, found) = typed(&*KEYS.get(key.addr())?, buffer)?;
         // SAFETY: checked above.
-        unsafe { put(times, keel_times::of(&found)) };
+        unsafe {
+            put(value, read);
+            put(times, keel_times_ns::of(&found));
+        }
         Ok(())
     })
+}
+
+/// Like keel_look(), with the exact time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_look_ns(
+    key: *mut keel_key,
+    look: keel_look_at,
+    context: *mut c_void,
+    times: *mut keel_times_ns,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { look_at(key, look, context, times, keel_times_ns::of) })
 }
 
 /// Returns the number of bytes of the value.

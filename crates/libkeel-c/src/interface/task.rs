@@ -5,7 +5,7 @@ use crate::handles::{KEYS, NODES, SharedTask, TASKS};
 use crate::interface::ticket::{hand_out, time};
 use crate::interface::{keel_key, keel_node, keel_ticket};
 use crate::pointer::{self, check_optional, check_output, put};
-use libkeel::{Outcome, Task, TaskKind, TaskSpec, Value};
+use libkeel::{Error, Key, Outcome, Task, TaskKind, TaskSpec, Ticket, Value};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
@@ -215,17 +215,19 @@ pub unsafe extern "C" fn keel_data_end(task: *mut keel_task) -> i32 {
     })
 }
 
+/// Puts a value. `send` says the unit of `at`.
 unsafe fn put_value(
+    send: impl Fn(&mut Task, &Key, Value<'_>, Option<i64>) -> Result<Ticket, Error>,
     task: *mut keel_task,
     key: *mut keel_key,
     value: Value<'_>,
-    time_ms: i64,
+    at: i64,
     ticket: *mut *mut keel_ticket,
 ) -> Result<(), Failure> {
     check_optional(ticket)?;
     let task = self::task(task)?;
     let key = KEYS.get(key.addr())?;
-    let sent = own(&task)?.put(&key, value, time(time_ms))?;
+    let sent = send(&mut *own(&task)?, &key, value, time(at))?;
     // SAFETY: checked above, and else the header's rules for pointers.
     unsafe { hand_out(ticket, sent) }
 }
@@ -244,7 +246,35 @@ pub unsafe extern "C" fn keel_task_put_float(
     ticket: *mut *mut keel_ticket,
 ) -> i32 {
     // SAFETY: the header's rules for pointers.
-    guard(|| unsafe { put_value(task, key, Value::Float(value), time_ms, ticket) })
+    guard(|| unsafe { put_value(Task::put, task, key, Value::Float(value), time_ms, ticket) })
+}
+
+/// Like keel_task_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_integer(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: i64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Integer(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put, task, key, value, time_ms, ticket) })
+}
+
+/// Like keel_task_put_integer(), with an unsigned integer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_unsigned(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: u64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Unsigned(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put, task, key, value, time_ms, ticket) })
 }
 
 /// Like keel_task_put_float(), with a truth value: 0 is false.
@@ -257,7 +287,16 @@ pub unsafe extern "C" fn keel_task_put_boolean(
     ticket: *mut *mut keel_ticket,
 ) -> i32 {
     // SAFETY: the header's rules for pointers.
-    guard(|| unsafe { put_value(task, key, Value::Boolean(value != 0), time_ms, ticket) })
+    guard(|| unsafe {
+        put_value(
+            Task::put,
+            task,
+            key,
+            Value::Boolean(value != 0),
+            time_ms,
+            ticket,
+        )
+    })
 }
 
 /// Like keel_task_put_float(), with a text of UTF-8.
@@ -273,7 +312,88 @@ pub unsafe extern "C" fn keel_task_put_text(
         // SAFETY: the header's rules for pointers.
         let text = unsafe { pointer::text(value, "value")? };
         // SAFETY: as above.
-        unsafe { put_value(task, key, Value::Text(text), time_ms, ticket) }
+        unsafe { put_value(Task::put, task, key, Value::Text(text), time_ms, ticket) }
+    })
+}
+
+/// Like keel_task_put_float(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_float_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: f64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe {
+        put_value(
+            Task::put_ns,
+            task,
+            key,
+            Value::Float(value),
+            time_ns,
+            ticket,
+        )
+    })
+}
+
+/// Like keel_task_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_integer_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: i64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Integer(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put_ns, task, key, value, time_ns, ticket) })
+}
+
+/// Like keel_task_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_unsigned_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: u64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Unsigned(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put_ns, task, key, value, time_ns, ticket) })
+}
+
+/// Like keel_task_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_boolean_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: i32,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Boolean(value != 0);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put_ns, task, key, value, time_ns, ticket) })
+}
+
+/// Like keel_task_put_text(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_text_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: *const c_char,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the header's rules for pointers.
+        let text = unsafe { pointer::text(value, "value")? };
+        // SAFETY: as above.
+        unsafe { put_value(Task::put_ns, task, key, Value::Text(text), time_ns, ticket) }
     })
 }
 

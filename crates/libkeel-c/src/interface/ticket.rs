@@ -4,11 +4,11 @@ use crate::failure::{Failure, KEEL_LATE, guard};
 use crate::handles::{KEYS, TICKETS};
 use crate::interface::keel_key;
 use crate::pointer::{self, check_optional, put};
-use libkeel::{Ticket, Value};
+use libkeel::{Error, Key, Ticket, Value};
 use std::ffi::c_char;
 use std::time::Duration;
 
-/// A value of `time_ms`: the node's clock gives the time.
+/// A value of `time_ms` and `time_ns`: the node's clock gives the time.
 pub const KEEL_NOW: i64 = i64::MIN;
 
 /// The handle of a put in flight. Opaque.
@@ -17,9 +17,9 @@ pub struct keel_ticket {
     _opaque: [u8; 0],
 }
 
-/// Converts a time of the interface to one of the library.
-pub(crate) fn time(time_ms: i64) -> Option<i64> {
-    (time_ms != KEEL_NOW).then_some(time_ms)
+/// Converts a time of the interface, in ms or in ns, to one of the library.
+pub(crate) fn time(time: i64) -> Option<i64> {
+    (time != KEEL_NOW).then_some(time)
 }
 
 /// Writes the handle of a ticket to `output`, unless it is NULL.
@@ -38,14 +38,17 @@ pub(crate) unsafe fn hand_out(
     Ok(())
 }
 
+/// Puts a value. `send` says the unit of `at`.
 unsafe fn put_value(
+    send: impl Fn(&Key, Value<'_>, Option<i64>) -> Result<Ticket, Error>,
     key: *mut keel_key,
     value: Value<'_>,
-    time_ms: i64,
+    at: i64,
     ticket: *mut *mut keel_ticket,
 ) -> Result<(), Failure> {
     check_optional(ticket)?;
-    let sent = KEYS.get(key.addr())?.put(value, time(time_ms))?;
+    let key = KEYS.get(key.addr())?;
+    let sent = send(&key, value, time(at))?;
     // SAFETY: checked above, and else the header's rules for pointers.
     unsafe { hand_out(ticket, sent) }
 }
@@ -61,7 +64,31 @@ pub unsafe extern "C" fn keel_put_float(
     ticket: *mut *mut keel_ticket,
 ) -> i32 {
     // SAFETY: the header's rules for pointers.
-    guard(|| unsafe { put_value(key, Value::Float(value), time_ms, ticket) })
+    guard(|| unsafe { put_value(Key::put, key, Value::Float(value), time_ms, ticket) })
+}
+
+/// Like keel_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_integer(
+    key: *mut keel_key,
+    value: i64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put, key, Value::Integer(value), time_ms, ticket) })
+}
+
+/// Like keel_put_integer(), with an unsigned integer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_unsigned(
+    key: *mut keel_key,
+    value: u64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put, key, Value::Unsigned(value), time_ms, ticket) })
 }
 
 /// Like keel_put_float(), with a truth value: 0 is false.
@@ -73,7 +100,7 @@ pub unsafe extern "C" fn keel_put_boolean(
     ticket: *mut *mut keel_ticket,
 ) -> i32 {
     // SAFETY: the header's rules for pointers.
-    guard(|| unsafe { put_value(key, Value::Boolean(value != 0), time_ms, ticket) })
+    guard(|| unsafe { put_value(Key::put, key, Value::Boolean(value != 0), time_ms, ticket) })
 }
 
 /// Like keel_put_float(), with a text of UTF-8.
@@ -88,7 +115,80 @@ pub unsafe extern "C" fn keel_put_text(
         // SAFETY: the header's rules for pointers.
         let text = unsafe { pointer::text(value, "value")? };
         // SAFETY: as above.
-        unsafe { put_value(key, Value::Text(text), time_ms, ticket) }
+        unsafe { put_value(Key::put, key, Value::Text(text), time_ms, ticket) }
+    })
+}
+
+/// Like keel_put_float(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_float_ns(
+    key: *mut keel_key,
+    value: f64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put_ns, key, Value::Float(value), time_ns, ticket) })
+}
+
+/// Like keel_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_integer_ns(
+    key: *mut keel_key,
+    value: i64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put_ns, key, Value::Integer(value), time_ns, ticket) })
+}
+
+/// Like keel_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_unsigned_ns(
+    key: *mut keel_key,
+    value: u64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Unsigned(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put_ns, key, value, time_ns, ticket) })
+}
+
+/// Like keel_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_boolean_ns(
+    key: *mut keel_key,
+    value: i32,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe {
+        put_value(
+            Key::put_ns,
+            key,
+            Value::Boolean(value != 0),
+            time_ns,
+            ticket,
+        )
+    })
+}
+
+/// Like keel_put_text(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_text_ns(
+    key: *mut keel_key,
+    value: *const c_char,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the header's rules for pointers.
+        let text = unsafe { pointer::text(value, "value")? };
+        // SAFETY: as above.
+        unsafe { put_value(Key::put_ns, key, Value::Text(text), time_ns, ticket) }
     })
 }
 

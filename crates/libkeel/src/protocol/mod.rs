@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize, Serializer};
 mod backup;
 mod qos;
 mod task;
+mod time;
+mod value;
 
 pub use backup::{Backup, BackupBegun, BackupEnd, BackupFile, backup_piece_frame};
 pub use qos::{Mode, Qos};
@@ -13,6 +15,8 @@ pub use task::{
     DECLARED_NS_MAX, PAIRS_MAX, PERIOD_NS_MIN, Spread, TASK_NAME_BYTES_MAX, Task, TaskDeclared,
     TaskKind, TaskNoted, TaskPeriod, Together, WEIGHT_MAX,
 };
+pub use time::Nanoseconds;
+pub use value::{Digits, Json, PutType, PutValue};
 
 /// Version of every message here.
 pub const VERSION: u16 = 1;
@@ -22,6 +26,9 @@ pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
 /// Size of the longest answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
+
+/// Most keys of a [`KeysRelease`]. With the longest names they fit a request, unless JSON must escape many characters.
+pub const KEYS_RELEASED_MAX: usize = 200;
 
 /// Size in bytes after which an answer with a list ends; its last element may exceed it.
 pub const LIST_BYTES: usize = 64 << 10;
@@ -52,6 +59,8 @@ pub enum Kind {
     Backup = 10,
     /// [`Keys`], answered by `KeyList`.
     Keys = 11,
+    /// [`KeysRelease`], answered by `KeysReleased`.
+    KeysRelease = 12,
     /// [`Latest`].
     Value = 257,
     /// [`Stored`].
@@ -80,13 +89,15 @@ pub enum Kind {
     BackupEnd = 269,
     /// [`KeyList`].
     KeyList = 270,
+    /// [`KeysReleased`].
+    KeysReleased = 271,
     /// [`Failure`], in answer to anything.
     Error = 511,
 }
 
 impl Kind {
     /// Every kind; new ones are added at the end, so that an index keeps its meaning.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Get,
         Self::Put,
         Self::Watch,
@@ -113,6 +124,8 @@ impl Kind {
         Self::BackupFile,
         Self::BackupPiece,
         Self::BackupEnd,
+        Self::KeysRelease,
+        Self::KeysReleased,
     ];
 
     /// Returns the kind with this number.
@@ -134,13 +147,19 @@ pub struct Get {
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Put {
-    /// The key, 1 to 64 bytes without control or invisible characters; no level is `+` or `#` alone.
+    /// The key, 1 to 255 bytes without control or invisible characters; no level is `+` or `#` alone.
     pub key: String,
     /// A number, a truth value or a text.
-    pub value: serde_json::Value,
-    /// The sensor's time, ms since 1970; absent: the node's clock gives it.
+    pub value: Json,
+    /// The type that the number is stored with; absent: a double that holds it exactly, otherwise an integer.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<PutType>,
+    /// The sensor's time, ms since 1970; absent, as `time_ns`: the node's clock gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_ms: Option<i64>,
+    /// The sensor's time, instead of `time_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<Nanoseconds>,
 }
 
 /// Request: changes of the keys that match a pattern, until the client sends anything or disconnects.
@@ -166,6 +185,12 @@ pub struct History {
     /// End of the time range, exclusive; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_ms: Option<i64>,
+    /// Earliest time, instead of `from_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_ns: Option<Nanoseconds>,
+    /// End of the time range, instead of `to_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_ns: Option<Nanoseconds>,
     /// Largest number of readings; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
@@ -192,6 +217,21 @@ pub struct KeyList {
     pub next: Option<u32>,
 }
 
+/// Request: the keys belong to no series any more; the next one that sends gets each of them.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeysRelease {
+    /// Up to [`KEYS_RELEASED_MAX`] keys. All of them must exist.
+    pub keys: Vec<String>,
+}
+
+/// Answer to [`KeysRelease`]: it is on flash.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct KeysReleased {
+    /// For each key, in the order of the request, the number of templates by which a series had it.
+    pub owners: Vec<u64>,
+}
+
 /// Request: the node's state.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -204,11 +244,17 @@ pub struct Latest<'a> {
     pub key: &'a str,
     /// The value.
     pub value: Shown<'a>,
+    /// Its digits, if it is a whole number that readers of JSON may not keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_text: Option<Digits>,
     /// The name of its type.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The reading's time, ms since 1970.
+    /// The reading's time, ms since 1970, rounded down.
     pub time_ms: i64,
+    /// The reading's time, if it is no whole ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<Nanoseconds>,
     /// Time since the sensor's time, ms; negative for a time in the future.
     pub age_ms: i64,
     /// Whether the age is known and within the validity.
@@ -238,16 +284,25 @@ pub struct Stored {
 /// One reading of an answer to [`History`].
 #[derive(Debug, Serialize)]
 pub struct Reading<'a> {
-    /// The reading's time, in ms since 1970, corrected if possible.
+    /// The reading's time, in ms since 1970, rounded down, corrected if possible.
     pub time_ms: i64,
+    /// The same time, if it is no whole ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<Nanoseconds>,
     /// The value.
     pub value: Shown<'a>,
+    /// Its digits, if it is a whole number that readers of JSON may not keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_text: Option<Digits>,
     /// The name of its type.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// The time as it was recorded, if it has been corrected since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_ms: Option<i64>,
+    /// The time as it was recorded, if it has been corrected since and was no whole ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_ns: Option<Nanoseconds>,
     /// Whether the node's clock gave the time, not the sensor.
     pub node_time: bool,
     /// Whether that clock was trusted at arrival.
@@ -312,6 +367,12 @@ impl<'a> Shown<'a> {
             None => "bytes",
         };
         (Self(value), kind)
+    }
+
+    /// Returns the digits of a whole number that readers of JSON may not keep.
+    #[must_use]
+    pub fn digits(&self) -> Option<Digits> {
+        self.0.as_ref().and_then(Value::beyond_doubles).map(Digits)
     }
 }
 

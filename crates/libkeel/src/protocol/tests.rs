@@ -2,7 +2,14 @@
 
 use super::*;
 use base::wire::{Decoded, decode};
+use db::Time;
 use std::fmt::Write;
+
+/// A time that ms do not show exactly.
+const EXACT_NS: i64 = 1_772_368_200_250_123_456;
+
+/// The first integer that no double holds.
+const ABOVE_DOUBLES: i64 = (1 << 53) + 1;
 
 const GOLDEN: &str = include_str!("../../tests/golden/node-protocol-1.txt");
 
@@ -11,8 +18,10 @@ fn latest<'a>(key: &'a str, bytes: &'a [u8]) -> Latest<'a> {
     Latest {
         key,
         value,
+        value_text: value.digits(),
         kind,
         time_ms: 1_772_368_200_250,
+        time_ns: None,
         age_ms: -40,
         fresh: true,
         validity_ms: 60_000,
@@ -28,9 +37,12 @@ fn reading(bytes: &[u8], recorded_ms: Option<i64>, lsn: u64) -> Vec<u8> {
     let (value, kind) = Shown::of(bytes);
     let reading = Reading {
         time_ms: 1_772_368_200_250,
+        time_ns: None,
         value,
+        value_text: value.digits(),
         kind,
         recorded_ms,
+        recorded_ns: None,
         node_time: recorded_ms.is_some(),
         clock_trusted: false,
         lsn,
@@ -85,16 +97,32 @@ fn period() -> TaskPeriod {
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let request = |kind, message: &dyn erased::Message| message.frame(kind);
     let float = 21.5_f64.to_le_bytes();
-    let put = |value, time_ms| Put {
-        key: "room/1".to_owned(),
-        value,
-        time_ms,
+    let put = |value: Value<'_>, time_ms: Option<i64>| {
+        let value = PutValue::of(value).unwrap();
+        Put::new("room/1".to_owned(), value, time_ms.map(Time::from_ms))
     };
-    let history = History {
-        key: "room/1".to_owned(),
-        from_ms: Some(-1),
-        to_ms: Some(1_772_368_200_000),
-        limit: Some(10),
+    let history = |from, to| History::new("room/1".to_owned(), Some(from), Some(to), Some(10));
+    let exact = Time::from_ns(EXACT_NS);
+    let large = [&b"i"[..], &ABOVE_DOUBLES.to_le_bytes()].concat();
+    let in_ns = Latest {
+        time_ns: Nanoseconds::beside_ms(exact),
+        ..latest("room/1", &float)
+    };
+    let corrected_in_ns = {
+        let (value, kind) = Shown::of(&float);
+        let reading = Reading {
+            time_ms: 1_772_368_200_250,
+            time_ns: Nanoseconds::beside_ms(exact),
+            value,
+            value_text: value.digits(),
+            kind,
+            recorded_ms: Some(-1),
+            recorded_ns: Some(Nanoseconds(-1)),
+            node_time: true,
+            clock_trusted: false,
+            lsn: 7,
+        };
+        serde_json::to_vec(&reading).unwrap()
     };
     let end = End {
         sent: 1,
@@ -165,10 +193,10 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
                 },
             ),
         ),
-        ("put", request(Kind::Put, &put(21.5.into(), None))),
+        ("put", request(Kind::Put, &put(Value::Float(21.5), None))),
         (
             "put-text-time",
-            request(Kind::Put, &put("\u{e4}\n".into(), Some(-5))),
+            request(Kind::Put, &put(Value::Text("\u{e4}\n"), Some(-5))),
         ),
         (
             "watch",
@@ -180,7 +208,13 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
                 },
             ),
         ),
-        ("history", request(Kind::History, &history)),
+        (
+            "history",
+            request(
+                Kind::History,
+                &history(Time::from_ms(-1), Time::from_ms(1_772_368_200_000)),
+            ),
+        ),
         ("status", request(Kind::Status, &Status {})),
         ("value", request(Kind::Value, &latest("room/1", &float))),
         ("stored", request(Kind::Stored, &Stored { lsn: u64::MAX })),
@@ -218,7 +252,10 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
             request(
                 Kind::Together,
                 &Together {
-                    puts: vec![put(21.5.into(), None), put(true.into(), Some(-5))],
+                    puts: vec![
+                        put(Value::Float(21.5), None),
+                        put(Value::Boolean(true), Some(-5)),
+                    ],
                     deadline_ns: 50_000_000,
                 },
             ),
@@ -247,6 +284,47 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
                     next: Some(9),
                 },
             ),
+        ),
+        (
+            "put-ns",
+            request(
+                Kind::Put,
+                &Put {
+                    time_ns: Some(Nanoseconds(EXACT_NS)),
+                    ..put(Value::Float(21.5), None)
+                },
+            ),
+        ),
+        (
+            "history-ns",
+            request(Kind::History, &history(Time::from_ns(-1), exact)),
+        ),
+        ("value-ns", request(Kind::Value, &in_ns)),
+        ("readings-ns", readings_frame(&corrected_in_ns)),
+        (
+            "keys-release",
+            request(
+                Kind::KeysRelease,
+                &KeysRelease {
+                    keys: vec!["room/1".to_owned(), "room/2".to_owned()],
+                },
+            ),
+        ),
+        (
+            "keys-released",
+            request(Kind::KeysReleased, &KeysReleased { owners: vec![2, 0] }),
+        ),
+        (
+            "put-typed",
+            request(Kind::Put, &put(Value::Integer(ABOVE_DOUBLES), None)),
+        ),
+        (
+            "value-text",
+            request(Kind::Value, &latest("room/1", &large)),
+        ),
+        (
+            "readings-text",
+            readings_frame(&reading(&[&b"u"[..], &[0xff; 8]].concat(), None, 8)),
         ),
     ]
 }
@@ -301,6 +379,8 @@ fn requests_read_back_as_they_were_written() {
             Kind::Together => serde_json::to_vec(&read::<Together>(frame.payload)),
             Kind::Keys => serde_json::to_vec(&read::<Keys>(frame.payload)),
             Kind::KeyList => serde_json::to_vec(&read::<KeyList>(frame.payload)),
+            Kind::KeysRelease => serde_json::to_vec(&read::<KeysRelease>(frame.payload)),
+            Kind::KeysReleased => serde_json::to_vec(&read::<KeysReleased>(frame.payload)),
             Kind::TaskDeclared => serde_json::to_vec(&read::<TaskDeclared>(frame.payload)),
             Kind::Backup => serde_json::to_vec(&read::<Backup>(frame.payload)),
             Kind::BackupBegun => serde_json::to_vec(&read::<BackupBegun>(frame.payload)),
@@ -315,6 +395,12 @@ fn requests_read_back_as_they_were_written() {
 
 fn read<T: serde::de::DeserializeOwned>(payload: &[u8]) -> T {
     serde_json::from_slice(payload).unwrap()
+}
+
+#[test]
+fn the_most_keys_to_release_fit_a_request() {
+    let keys = vec!["k".repeat(db::KEY_BYTES_MAX); KEYS_RELEASED_MAX];
+    assert!(frame(Kind::KeysRelease, &KeysRelease { keys }, REQUEST_BYTES_MAX).is_some());
 }
 
 #[test]

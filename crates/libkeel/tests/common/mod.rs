@@ -115,10 +115,15 @@ impl Served {
     }
 
     pub fn write_marked(&self, key: &str, value: &[u8], retained: bool) {
+        let time = db::Time::from_ms(self.clock.wall_ms());
+        self.write_at(key, value, retained, time);
+    }
+
+    pub fn write_at(&self, key: &str, value: &[u8], retained: bool, time: db::Time) {
         let now = Now::of(&self.clock);
         let id = self.table.lookup(key).unwrap();
         let value = SlotValue {
-            time: db::Time::from_ms(self.clock.wall_ms()),
+            time,
             arrival_ns: now.monotonic_ns,
             boot_tag: now.boot_tag,
             wall_trusted: true,

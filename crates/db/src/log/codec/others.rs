@@ -1,4 +1,4 @@
-//! Encoders for tests alone: records of earlier formats, and those that no writer writes yet.
+//! Encoders for tests alone: records of earlier formats.
 
 use super::*;
 
@@ -11,16 +11,6 @@ pub(crate) fn put_anchor_ms(out: &mut Vec<u8>, seal: Seal, anchor: &Anchor) {
         out.extend_from_slice(&anchor.wall.ms().to_le_bytes());
         out.extend_from_slice(&anchor.lsn.to_le_bytes());
         out.push(u8::from(anchor.wall_trusted));
-    });
-}
-
-/// Appends the owner of an object's key.
-pub(crate) fn put_owner(out: &mut Vec<u8>, seal: Seal, owner: &Owner<'_>) {
-    let bytes = varint_bytes(u64::from(owner.id)) + 4 + owner.series.len();
-    frame(out, OWNER, seal, bytes, |out| {
-        put_varint(out, u64::from(owner.id));
-        out.extend_from_slice(&owner.template.to_le_bytes());
-        out.extend_from_slice(owner.series.as_bytes());
     });
 }
 

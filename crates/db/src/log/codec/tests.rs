@@ -248,7 +248,7 @@ fn the_records_of_format_3_have_their_bytes() {
         let mut out = Vec::new();
         match record {
             Record::Anchor(anchor) => put_anchor(&mut out, seal, &anchor),
-            Record::Owner(owner) => others::put_owner(&mut out, seal, &owner),
+            Record::Owner(owner) => put_owner(&mut out, seal, &owner),
             Record::Object(object) => put_object(&mut out, seal, &object),
             Record::Trailer {
                 objects,
@@ -338,6 +338,15 @@ fn the_records_of_format_3_have_their_bytes() {
             id: 1000,
             template: 0x2763_33a4,
             series: "disk,path=sda1 used",
+        }),
+    );
+    // The key has been released.
+    is(
+        "b507 e807 a4336327 0a 080d4d09",
+        Record::Owner(Owner {
+            id: 1000,
+            template: 0x2763_33a4,
+            series: "\n",
         }),
     );
     is(
@@ -447,7 +456,7 @@ fn names_and_series_have_their_lengths() {
             series: &series,
         };
         out.clear();
-        others::put_owner(&mut out, SEAL, &owner);
+        put_owner(&mut out, SEAL, &owner);
         let decoded = decode(&out, SEAL, None);
         match bytes {
             0 | 1025 => assert_eq!(decoded, Err(NoRecord::Bad)),
@@ -564,7 +573,7 @@ proptest! {
         let mut records = [(); 4].map(|()| Vec::new());
         put_anchor(&mut records[0], SEAL, &anchor);
         put_object(&mut records[1], SEAL, &object);
-        others::put_owner(&mut records[2], SEAL, &owner);
+        put_owner(&mut records[2], SEAL, &owner);
         put_trailer(&mut records[3], SEAL, id, is_older_store);
         let expected = [
             Record::Anchor(anchor),
