@@ -1,7 +1,7 @@
 //! The real-time database: latest values that are read in time, and a log that loses nothing acknowledged.
 //!
 //! **Holds:** objects and their slot table, the durable log and its checkpoints, group commit, range reads over the
-//! log, retention, periodic tasks and their monitor, alarms. `DESIGN.md` says why, `SPEC.md` says every byte.
+//! log, retention, admission of readings, periodic tasks, alarms. `DESIGN.md` says why, `SPEC.md` says every byte.
 //!
 //! **Must not know:** sockets, protocols, the file format on flash, asynchronous run-times.
 //!
@@ -14,9 +14,9 @@
 //! between producers and the commit thread, `owners.rs` which series has a key, `commit.rs` the commit thread, `log/`
 //! records, writer, reader, checkpoint and scan, `history/` range reads, their index, and the log in its own order,
 //! `snapshot.rs` a copy while the store is written to, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit
-//! the store, `alarm/` thresholds and staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks,
-//! `monitor.rs` their run times, `realtime.rs` what they need from the machine, `value.rs` the stored form of typed
-//! values, `wall.rs` the wall clock beside the monotonic clock, `store/` the interface to flash.
+//! the store, `alarm/` thresholds and staleness, `qos/` which readings are admitted under load, `task.rs` periodic
+//! tasks, `realtime.rs` what they need from the machine, `value.rs` the stored form of typed values, `wall.rs` the wall
+//! clock beside the monotonic clock, `store/` the interface to flash.
 
 mod alarm;
 mod commit;
@@ -24,7 +24,6 @@ mod database;
 mod error;
 mod history;
 pub mod log;
-mod monitor;
 mod options;
 mod owners;
 mod pi_lock;
@@ -45,6 +44,8 @@ mod ticket;
 pub mod value;
 mod wall;
 
+pub use base::monitor::{Instance, Monitor, MonitorSum, MonitorSumError};
+
 pub use alarm::{
     ALARM_MS_MAX, ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, ActiveAlarm, AlarmCondition,
     AlarmFigures, AlarmRule, AlarmRuleFigures, AlarmTransition, AlarmValue,
@@ -58,7 +59,6 @@ pub use log::codec::{Owner, SERIES_BYTES_MAX};
 pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
 pub use log::times::Time;
-pub use monitor::{Instance, Monitor, MonitorSum, MonitorSumError};
 pub use options::{
     CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, KEY_BYTES_MEAN,
     KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, ObjectId, ObjectSpec, Retention,

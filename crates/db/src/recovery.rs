@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_the_store_is_older_is_kept_by_whatever_is_left_of_it() {
+    fn an_older_store_is_recognised_by_any_of_its_remaining_files() {
         let seal = Seal::of(MemoryStore::new().secret());
         let is_older = |files: &[(&str, &Vec<u8>)]| {
             let mut store = MemoryStore::new();

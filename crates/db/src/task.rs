@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use base::monitor::{Instance, Monitor};
+
 use crate::commit::lock;
 use crate::database::{Database, Got};
 use crate::error::Error;
 use crate::log::times::Time;
-use crate::monitor::{Instance, Monitor};
 use crate::options::{Durability, ObjectId};
 use crate::pi_lock::PiLock;
 use crate::put::{Commit, Staged};

@@ -204,7 +204,7 @@ fn a_lone_put_waits_for_one_piece() {
 
 /// A start that finds much log, as a version that did not keep pace left it, soon has it behind a checkpoint.
 #[test]
-fn what_an_earlier_run_left_is_caught_up_with() {
+fn the_log_left_by_an_earlier_run_is_caught_up_with() {
     let mut watched = Watched::new(options(1 << 30));
     for _ in 0..40 {
         watched.round(300, VALUE_BYTES);

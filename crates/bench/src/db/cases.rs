@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 use base::sim::Random;
 
-use super::Extent;
 use super::copy::{self, BareCopy};
+use super::extent::Extent;
 use super::hog::Hog;
-use crate::engine::{Engine, Key, Kind, OpenError, Session, Size, fill};
+use crate::engine::kind::Kind;
+use crate::engine::{Engine, Key, OpenError, Session, Size, fill};
 use crate::figures::{Figures, Metric, OURS};
 use crate::paper::chart::{Series, distributions};
 use crate::progress::Progress;
@@ -293,10 +294,10 @@ impl Course {
         remove(&folder)
     }
 
-    /// Measures the data access time of a periodic task: beside another processor that only computes, and beside one
-    /// that uses other values of the same store. With the same values, the other processor would keep them in the
-    /// shared cache and make the task faster. An idle one would change the speed of the first processor, most of all on
-    /// a virtual machine.
+    /// Measures the data access time of a periodic task, beside another processor that only computes, and beside one
+    /// that uses other values of the store. With the same values, the other processor would keep them in the shared
+    /// cache and make the task faster. An idle one would change the speed of the first processor, most of all on a
+    /// virtual machine.
     pub(crate) fn data_time(&mut self) -> Result<(), String> {
         let extent = self.extent;
         let size = Size {

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_follows_the_log_and_never_outgrows_it() {
+    fn bytes_due_follow_the_log_and_never_exceed_it() {
         // Smaller than the interval: due in proportion to the log, and complete at the interval's end.
         for log_bytes in 0..1000 {
             assert_eq!(bytes_due(250, 1000, log_bytes), log_bytes / 4);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_checkpoint_takes_is_never_more_than_was_said() {
+    fn a_checkpoint_is_never_larger_than_its_stated_maximum() {
         let mut store = MemoryStore::new();
         let Some(Step::Done(bytes)) = write(&mut store, usize::MAX) else {
             panic!("not done");
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_long_keys_take_in_a_checkpoint_is_said_too() {
+    fn the_stated_maximum_of_a_checkpoint_includes_long_keys() {
         for (key_bytes, object_bytes) in [(16, 112), (64, 112), (65, 128), (255, 304)] {
             let table = with_keys(300, 8, key_bytes);
             let bytes = whole_checkpoint_bytes(&table);

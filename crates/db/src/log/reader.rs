@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_behind_the_last_anchor_keeps_its_numbers() {
+    fn readings_lost_behind_the_last_anchor_keep_their_numbers() {
         let (mut store, places) = file();
         for at in [12, 13, 19] {
             store.file_mut("f")[places[at] + 9] ^= 1;

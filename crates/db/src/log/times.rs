@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ns_cannot_count_is_known_and_keeps_its_order() {
+    fn times_beyond_the_range_of_ns_are_known_and_keep_their_order() {
         let beyond = i64::MAX / NS_PER_MS + 1;
         let ascending = [
             Time::from_ms(i64::MIN),

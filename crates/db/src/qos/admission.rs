@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_more_and_what_comes_seldom_is_shed_less() {
+    fn heavy_and_infrequent_objects_are_shed_less() {
         let mut plant = Plant::new(objects());
         plant.run(100_000);
         plant.set(0.8);
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exempt_is_never_shed() {
+    fn an_exempt_object_is_never_shed() {
         let mut plant = Plant::new(objects());
         plant.admission.exempt(3);
         plant.run(2_000);
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_no_freshness_is_shed_first() {
+    fn readings_that_cost_no_freshness_are_shed_first() {
         let mut plant = Plant::of(frequent_and_seldom(), Quality::Fresh);
         plant.run(60);
         for wanted in [0.9, 0.5, 0.3] {
