@@ -742,8 +742,7 @@ mod tests {
         nodes.ask(&parsed, 128 * SPARKPLUG_REBIRTH_MS_MIN);
         assert!(nodes.outgoing().is_some());
         begin(&mut nodes, "spBv1.0/g/NBIRTH/e", 0, None).unwrap();
-        // The clock is set back by two hours, which is long enough to begin anew. A request without an answer may have
-        // been lost.
+        // The clock is set back by two hours: begin anew. A request without an answer may have been lost.
         let asked = asked_at(&mut nodes, false, 5);
         assert_eq!(asked, [0, 1, 2, 3, 4]);
     }
