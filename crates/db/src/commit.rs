@@ -6,7 +6,8 @@
 //!
 //! **Pace of checkpoints.** After each commit, as many pieces are written as the checkpoint needs to keep pace with the
 //! log's growth since it began; at least one. So the log that a start reads is bounded under any load, a round writes
-//! little more of a checkpoint than of the log, and a lone put waits for one piece.
+//! little more of a checkpoint than of the log, and a lone put waits for one piece. A start that finds as much log as
+//! a checkpoint is written within writes one before it takes anything: [`Shared::catch_up`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -409,6 +410,20 @@ impl<S: SegmentStore> Shared<S> {
                 // The store is full: the next round may find room.
                 return Ok(());
             }
+        }
+    }
+
+    /// Writes a checkpoint if the start has read as much log as a checkpoint is written within. Call before anything is
+    /// taken: lives that end before their first checkpoint is whole then add nothing to this log, and no put waits.
+    pub(crate) fn catch_up(&self) {
+        let mut core = lock(&self.core);
+        let within = checkpoint::content_bytes_max(self.content()).max(self.options.checkpoint_bytes);
+        if core.replay_bytes < within {
+            return;
+        }
+        if let Err(failure) = self.finish_checkpoint(&mut core) {
+            // As in a round. The values that were found can be read, so this is no reason not to start.
+            self.fail(failure);
         }
     }
 

@@ -76,7 +76,8 @@ impl<S: SegmentStore> std::fmt::Debug for Database<S> {
 }
 
 impl<S: SegmentStore> Database<S> {
-    /// Recovers what the store holds and starts the commit thread. All memory is allocated here.
+    /// Recovers what the store holds and starts the commit thread. All memory is allocated here. After a crash that left
+    /// much log, a checkpoint is written first; a store that cannot be written is told by [`Self::health`].
     ///
     /// # Errors
     /// [`Error::OptionInvalid`], [`Error::TableTooSmall`], [`Error::Thread`]; [`Error::Version`] for a file or a key of
@@ -170,6 +171,7 @@ impl<S: SegmentStore> Database<S> {
             clock,
             options,
         });
+        shared.catch_up();
         let mut thread = None;
         if options.commit_driver == CommitDriver::Thread {
             let name = "db-commit";

@@ -119,7 +119,8 @@ pub struct DbOptions {
     /// Bytes of one log segment file.
     pub segment_bytes_max: u64,
     /// Bytes of log after which a checkpoint begins, and within which it is written. A restart reads less than twice as
-    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead.
+    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead. This
+    /// holds after any number of crashes: a start that has read this much writes a checkpoint before it takes anything.
     pub checkpoint_bytes: u64,
     /// Bytes of one checkpoint piece: the most by which a checkpoint can delay a lone commit.
     pub checkpoint_piece_bytes_max: usize,

@@ -113,7 +113,7 @@ pub struct Stats {
     pub checkpoint_failing: Option<CheckpointFailure>,
     /// Bytes of log after the last checkpoint: what a start would read now. While checkpoints can be written, this is
     /// less than twice `checkpoint_bytes` (twice the checkpoint itself if that is larger), plus two commits and a
-    /// piece.
+    /// piece. It begins with what the start has read, or with 0 if that was as much as a checkpoint is written within.
     pub replay_bytes: u64,
     /// Most bytes that a checkpoint of the table takes now.
     pub table_checkpoint_bytes: u64,

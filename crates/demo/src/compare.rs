@@ -95,7 +95,7 @@ pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError
     })
 }
 
-/// Starts a database on the store and compares its table, without writing.
+/// Starts a database on the store and compares its table. What the start writes stays in the overlay.
 fn table<S: SegmentStore>(
     store: S,
     sensors: &Sensors,
