@@ -16,19 +16,20 @@ use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 
-use crate::alarm::database::AlarmRules;
+use crate::alarm::watches::AlarmRules;
 use crate::error::LogFailure;
 use crate::history::index::{self, Index};
 use crate::log::checkpoint::{self, CheckpointWriter, Content, Step};
+use crate::log::counters::{CheckpointFailure, LogCounters};
+use crate::log::owners::SharedOwners;
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
+use crate::mutex::lock;
 use crate::options::{DbOptions, FullPolicy, Retention};
-use crate::owners::SharedOwners;
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::Queue;
 use crate::room;
-use crate::stats::{CheckpointFailure, LogCounters};
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
@@ -138,11 +139,6 @@ enum Plan {
     Round,
     Nap(Duration),
     Sleep,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every structure behind these locks is valid between two statements, so a panic of another holder does no harm.
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
 impl<S: SegmentStore> Shared<S> {
@@ -417,7 +413,8 @@ impl<S: SegmentStore> Shared<S> {
     /// taken: lives that end before their first checkpoint is whole then add nothing to this log, and no put waits.
     pub(crate) fn catch_up(&self) {
         let mut core = lock(&self.core);
-        let within = checkpoint::content_bytes_max(self.content()).max(self.options.checkpoint_bytes);
+        let within =
+            checkpoint::content_bytes_max(self.content()).max(self.options.checkpoint_bytes);
         if core.replay_bytes < within {
             return;
         }

@@ -1,4 +1,4 @@
-//! The pace of checkpoints: the log that a start reads is bounded under any load and after any crashes, a round writes
+//! The pace of checkpoints. The log that a start reads is bounded under any load and after any crashes. A round writes
 //! hardly more of a checkpoint than of the log, and a lone put waits for one piece. Bytes and operations are counted.
 
 use crate::common::{declare, open, sim_clock, small_options};

@@ -211,7 +211,7 @@ impl Found {
     }
 }
 
-/// Checks what is left on a device: the store opens and is whole, its log has every acknowledged reading and every
+/// Checks what is left on a device: the store opens and is whole. Its log has every acknowledged reading and every
 /// reading numbered below `durable_end`, and nothing else than what was taken.
 ///
 /// # Errors
@@ -271,12 +271,17 @@ pub(crate) fn image(
     if damage.readings_missing > 0 || damage.records_damaged > 0 {
         return lost(format!("damage without a fault: {damage:?}"));
     }
-    // Damage that has cost nothing yet will cost something later.
-    match store.check() {
-        Ok(report) if report.is_clean() => Ok(()),
-        Ok(report) => lost(format!("the store is damaged: {:?}", report.problems)),
-        Err(error) => lost(format!("the store cannot be checked: {error}")),
-    }
+    check_store(&mut store, invariant)
+}
+
+/// Checks the store itself: damage that has cost nothing yet will cost something later.
+fn check_store(store: &mut Store<Device>, invariant: Invariant) -> Result<(), Broken> {
+    let found = match store.check() {
+        Ok(report) if report.is_clean() => return Ok(()),
+        Ok(report) => format!("the store is damaged: {:?}", report.problems),
+        Err(error) => format!("the store cannot be checked: {error}"),
+    };
+    Err(Broken::new(invariant, found))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The simulated device as a life of the node has it: its requests take time, it ends at a drawn write, and at drawn
+//! The simulated device as a life of the node has it. Its requests take time, and it ends at a drawn write. At drawn
 //! writes it keeps what a power cut would find.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -200,7 +200,7 @@ impl BlockDevice for Device {
         if let Some(left) = &mut state.writes_left {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                // The device has the request, but nobody hears of it.
+                // The device has the request, and its caller gets no answer.
                 state.is_gone = true;
                 return Err(DeviceError::PowerLost);
             }

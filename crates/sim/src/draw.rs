@@ -66,7 +66,7 @@ pub(crate) struct PlannedEnd {
 }
 
 impl Draw {
-    /// Draws what a run of so many readings needs.
+    /// Draws what a run with this number of readings needs.
     pub(crate) fn new(random: &mut Random, readings: u64) -> Self {
         let is_quiet = random.below(QUIET_ONE_IN) == 0;
         // A checkpoint of all objects has more than 100 KiB; the least intervals are below that.

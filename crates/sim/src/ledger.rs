@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_to_a_reading_is_known() {
+    fn each_reading_has_its_record() {
         let mut ledger = Ledger::default();
         for _ in 0..20 {
             ledger.take(3);

@@ -323,25 +323,31 @@ impl<'s> Run<'s> {
 
     // ---- events ----
 
+    /// Returns the next reading of a source if it is due and fits the window. Otherwise the source goes on later.
+    fn next_due(&mut self, life: &mut Life, source: usize) -> Option<u64> {
+        let draw = self.draw.sources[source];
+        let state = &mut self.sources[source];
+        let number = state.next;
+        if number >= self.setup.readings {
+            return None;
+        }
+        if draw.asks && state.pending.len() >= draw.window {
+            state.waits = true;
+            return None;
+        }
+        let due_ns = self.feed.due_ns(number);
+        if due_ns > self.now_ns {
+            let offer = Event::Offer { source };
+            life.queue.push(due_ns + draw.burst_ns, offer);
+            return None;
+        }
+        Some(number)
+    }
+
     /// A source offers all that is due and fits its window.
     fn offer(&mut self, life: &mut Life, source: usize) -> Result<(), Broken> {
-        let draw = self.draw.sources[source];
-        loop {
-            let state = &self.sources[source];
-            let number = state.next;
-            if number >= self.setup.readings {
-                break;
-            }
-            if draw.asks && state.pending.len() >= draw.window {
-                self.sources[source].waits = true;
-                break;
-            }
-            let due_ns = self.feed.due_ns(number);
-            if due_ns > self.now_ns {
-                let offer = Event::Offer { source };
-                life.queue.push(due_ns + draw.burst_ns, offer);
-                break;
-            }
+        let asks = self.draw.sources[source].asks;
+        while let Some(number) = self.next_due(life, source) {
             self.feed.line(number, &mut self.line);
             self.offered_end = self.offered_end.max(number + 1);
             let state = &mut self.sources[source];
@@ -355,7 +361,7 @@ impl<'s> Run<'s> {
                 } if !self.feed.is_absurd(number) => {
                     self.ledger.take(number);
                     self.moved_ns = self.now_ns;
-                    if draw.asks {
+                    if asks {
                         state.pending.push_back((lsn_end, number));
                     }
                     life.waiting += 1;
@@ -372,7 +378,7 @@ impl<'s> Run<'s> {
                         .push(self.now_ns + MS_NS, Event::Offer { source });
                     break;
                 }
-                // Nobody is told that the power has failed.
+                // Without power, the sender gets no answer.
                 LineOutcome::Failed if life.device.is_gone() => break,
                 LineOutcome::Done { .. } | LineOutcome::Wait { .. } | LineOutcome::Failed => {
                     let found = format!("reading {number}: {outcome:?}");
@@ -478,7 +484,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Upkeep of the log, as the keeper of a node does it, and a look into what has become durable.
+    /// Upkeep of the log, as the maintenance thread of a node does it, and a look into what has become durable.
     fn second(&mut self, life: &mut Life) -> Result<(), Broken> {
         let mut more = true;
         let mut steps = 0;

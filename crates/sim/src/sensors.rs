@@ -40,7 +40,7 @@ struct Name {
 }
 
 impl Sensors {
-    /// Reads half of what a run of so many readings needs, so that it repeats the trace.
+    /// Reads half of what a run with this number of readings needs, so that it repeats the trace.
     ///
     /// # Errors
     /// None for the bundled bytes; the type is that of any other trace.

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::rule::AlarmValue;
-use crate::log::times::Time;
 use crate::options::ObjectId;
+use crate::time::Time;
 
 const WORDS: usize = 5;
 

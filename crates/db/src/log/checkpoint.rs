@@ -15,15 +15,15 @@ use std::ops::ControlFlow;
 
 use crate::error::{Error, LogFailure};
 use crate::options::{DbOptions, ObjectId};
-use crate::owners::SharedOwners;
 use crate::store::{SegmentStore, StoreError};
 use crate::table::{OWN_NAPS_MAX, Table};
 
 use super::codec::{
-    self, CheckpointHead, Dictionary, Latest, OWNER_BYTES_BESIDES, Object, RECORD_BYTES_MAX,
-    Record, Seal,
+    self, CheckpointHead, Dictionary, Latest, OWNER_BYTES_BESIDES, Object, RECORD_BYTES_MAX, Record,
 };
+use super::owners::SharedOwners;
 use super::reader::{Reader, Tail};
+use super::seal::Seal;
 use super::writer::{NUMBER_TRIES, Position, failure_of};
 use super::{checkpoint_name, number_in};
 
@@ -333,12 +333,13 @@ pub fn numbers<S: SegmentStore>(store: &mut S) -> Result<Vec<u32>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{KEY_BYTES_MAX, KEY_BYTES_MEAN_MAX};
     use crate::log::codec::Owner;
-    use crate::log::times::Time;
-    use crate::options::{KEY_BYTES_MEAN_MAX, TableSize};
-    use crate::owners::Owners;
+    use crate::log::owners::Owners;
+    use crate::options::TableSize;
     use crate::store::MemoryStore;
     use crate::table::{SlotValue, TableMemory};
+    use crate::time::Time;
     use std::sync::LazyLock;
 
     static NO_OWNERS: LazyLock<SharedOwners> =
@@ -446,7 +447,7 @@ mod tests {
         };
         assert!(bytes <= bytes_max(40, 40 * 16, 40 * 50));
         // Nor with the longest key, the longest id and the longest times.
-        let key = "k".repeat(crate::options::KEY_BYTES_MAX);
+        let key = "k".repeat(KEY_BYTES_MAX);
         let value = [7; 300];
         let object = Object {
             entry: Dictionary {
@@ -521,7 +522,7 @@ mod tests {
     /// Values and keys as long as they can be, in pieces as short as they can be.
     #[test]
     fn a_record_longer_than_a_piece_does_not_stop_the_checkpoint() {
-        let table = with_keys(3, 300, crate::options::KEY_BYTES_MAX);
+        let table = with_keys(3, 300, KEY_BYTES_MAX);
         for n in 0..3 {
             let value = SlotValue {
                 time: Time::from_ns(i64::MAX - 1),

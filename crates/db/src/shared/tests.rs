@@ -61,7 +61,7 @@ fn laid_out<'s>(shared: &'s SharedTable<'_>) -> Table<&'s [Line]> {
 
 fn value(value: &[u8]) -> SlotValue<'_> {
     SlotValue {
-        time: crate::log::times::Time::from_ms(1000),
+        time: crate::time::Time::from_ms(1000),
         arrival_ns: 5,
         boot_tag: 9,
         wall_trusted: true,

@@ -1,6 +1,6 @@
 use super::keys::Packed;
 use super::*;
-use crate::options::{KEY_BYTES_MAX, KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX};
+use crate::limits::{KEY_BYTES_MAX, KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 

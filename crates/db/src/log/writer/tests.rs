@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::log::codec::decode;
-use crate::owners::Owners;
+use crate::log::owners::Owners;
 use crate::queue::Queue;
 use crate::store::MemoryStore;
 use base::sim::SimClock;

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::log::codec::{Fields, Record, Seal};
-use crate::log::reader::Found;
-use crate::log::times::Time;
+use crate::time::Time;
+
+use super::codec::{Fields, Record};
+use super::reader::Found;
+use super::seal::Seal;
 
 /// Version of the index file that this code writes: its times are in ns.
 pub const INDEX_VERSION: u32 = 2;

@@ -1,44 +1,19 @@
-//! Alarms as the callers of the database see them.
+//! The calls for alarms.
 
 use std::sync::Arc;
 
-use super::ring::{AlarmTransition, Ring};
-use super::rule::{ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, AlarmRule, AlarmValue};
-use super::state::State;
-use super::watches::{AlarmFigures, AlarmRuleFigures, Watches};
-use crate::database::Database;
+use super::Database;
+use crate::alarm::ring::{AlarmTransition, Ring};
+use crate::alarm::rule::{ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, AlarmRule};
+use crate::alarm::state::{ActiveAlarm, State};
+use crate::alarm::watches::{AlarmFigures, AlarmRuleFigures, AlarmRules, WasRaised, Watches};
 use crate::error::Error;
-use crate::log::times::Time;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
+use crate::time::Time;
 
 /// States that are judged under one hold of the queue's lock, which takes about as long as a put.
 const PIECE_STATES: usize = 64;
-
-/// Returns whether the rule with this index was raised for this key when the previous run ended.
-pub type WasRaised = Box<dyn Fn(usize, &str) -> bool + Send + Sync>;
-
-/// State that does not change once alarms are set: read without a lock.
-pub(crate) struct AlarmRules {
-    patterns: Box<[String]>,
-    ring: Arc<Ring>,
-    was_raised: WasRaised,
-}
-
-/// An alarm that is raised.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ActiveAlarm {
-    /// The rule, by its index.
-    pub rule: u32,
-    /// The object.
-    pub object: ObjectId,
-    /// Since when it is raised, on the monotonic clock.
-    pub since_ns: u64,
-    /// The time of the reading that raised it, or the node's.
-    pub time: Time,
-    /// The last comparable value of the object, if it has had one.
-    pub value: Option<AlarmValue>,
-}
 
 impl<S: SegmentStore> Database<S> {
     /// Watches objects from now on, including those declared later. `transitions_max` is how many transitions can wait

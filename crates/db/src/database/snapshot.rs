@@ -9,8 +9,8 @@
 
 use std::collections::BTreeSet;
 
+use super::Database;
 use crate::commit::Core;
-use crate::database::Database;
 use crate::error::Error;
 use crate::history::index::INDEX_PREFIX;
 use crate::log::{CHECKPOINT_PREFIX, SEGMENT_PREFIX, checkpoint_name, number_in, segment_name};

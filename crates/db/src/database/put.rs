@@ -7,15 +7,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::database::Database;
+use super::Database;
 use crate::error::Error;
-use crate::log::times::Time;
-use crate::options::{Durability, ObjectId, ShedPolicy};
-use crate::qos::admission::{AdmissionFigures, Offer, Verdict};
-use crate::queue::{self, Entries, Entry, EntryKind, Queue};
+use crate::log::entry::{self, Entries, Entry, EntryKind};
+use crate::options::{Durability, ObjectId};
+use crate::qos::admission::{AdmissionFigures, Offer, ShedPolicy, Verdict};
+use crate::queue::{Queue, touched_buffer};
 use crate::store::SegmentStore;
 use crate::table::SlotValue;
 use crate::ticket::Ticket;
+use crate::time::Time;
 use crate::wall::Wall;
 
 /// Most readings that one instance of a firm task can put. They go into the table under one hold of a lock, for which
@@ -348,7 +349,7 @@ impl<S: SegmentStore> Database<S> {
     pub(crate) fn staging(&self) -> Staged {
         let limits = self.limits();
         Staged {
-            buffer: queue::touched_buffer(limits.bytes_max),
+            buffer: touched_buffer(limits.bytes_max),
             ..limits
         }
     }
@@ -393,7 +394,7 @@ impl<S: SegmentStore> Database<S> {
                 bytes_max: staged.bytes_max,
             });
         }
-        queue::encode(&mut staged.buffer, &entry);
+        entry::encode(&mut staged.buffer, &entry);
         staged.puts += 1;
         staged.is_urgent |= durability == Durability::Now;
         Ok(())

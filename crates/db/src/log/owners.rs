@@ -7,9 +7,11 @@
 //! templates; one more takes the place of the oldest.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
-use crate::log::codec::{OWNER_BYTES_BESIDES, Owner, SERIES_BYTES_MAX};
+use crate::mutex::lock;
+
+use super::codec::{OWNER_BYTES_BESIDES, Owner, SERIES_BYTES_MAX};
 
 /// Most templates by which the key of an object has an owner.
 pub const OWNERS_PER_KEY: usize = 4;
@@ -254,8 +256,7 @@ impl SharedOwners {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Owners> {
-        // Owners are valid between two statements, so a panic of another holder does no harm.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
