@@ -66,7 +66,7 @@ fn words(case: &str) -> String {
             continue;
         };
         return format!(
-            "{what}, {} keys of {} B",
+            "{what}, {} values of {} B",
             number(f64::from(size.objects)),
             number(size.value_bytes as f64)
         );
