@@ -11,8 +11,8 @@
 //!
 //! **Files.** Each imports only from those after it, and files of one folder from each other:
 //! - `task.rs` periodic tasks;
-//! - `database.rs` the interface, with `put.rs` how a reading gets into table and log, `alarms.rs`, `snapshot.rs` a copy
-//!   while the store is written to;
+//! - `database.rs` the interface, with `put.rs` how a reading gets into table and log, `alarms.rs`, and `snapshot.rs` a
+//!   copy while the store is written to;
 //! - `retention.rs`, and `commit.rs` the commit thread;
 //! - `recovery.rs`, `stats.rs`, and `queue.rs` between producers and the commit thread;
 //! - `history/` range reads, their index, and the log in its own order; `alarm/` thresholds and staleness;

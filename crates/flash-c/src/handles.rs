@@ -105,7 +105,7 @@ pub(crate) fn insert_store(store: OpenStore) -> Result<usize, Failure> {
 pub(crate) fn close_store(handle: usize) -> Result<(), Failure> {
     refuse_visitor()?;
     // A child process leaves the store in place: closing would write, and release the lock of the parent.
-    refuse_child(&STORES.get(handle)?)?;
+    refuse_child(&*STORES.get(handle)?)?;
     let shared = STORES.remove(handle)?;
     drop(FILES.remove_all(|file| Arc::ptr_eq(&file.store, &shared)));
     let poisoned = shared.store.is_poisoned();
