@@ -193,6 +193,7 @@ in_suite() {
         printf 'package-test: %s: failed: keel demo --full\n' "$suite"
     fi
     check 'grep -aq uplot-license.txt /usr/bin/keel'
+    check 'cd /usr/share/doc/evenkeel && zcat sbom.cdx.json.gz | grep "\"pkg:cargo/tokio@" >/dev/null'
     check 'cd /usr/share/man/man1 && zcat keel-backup.1.gz | grep -q "keel backup" && zcat keel.1.gz >/dev/null'
     check 'bash -n /usr/share/bash-completion/completions/keel'
     check 'cd /usr/share/zsh/vendor-completions && grep -q "^#compdef keel" _keel && grep -q doctor _keel'

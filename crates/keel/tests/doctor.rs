@@ -28,6 +28,7 @@ fn every_line_has_a_verdict_and_the_status_follows() {
             "power sources",
             "FUSE",
             "clock trust",
+            "confinement",
             "open files",
             "write latency",
         ]

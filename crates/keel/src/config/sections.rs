@@ -2,20 +2,22 @@
 //! here.
 
 use super::alarm::urgent;
+use super::certificates;
 use super::http;
 use super::modbus;
 use super::programs;
 use super::reader::{At, Document, Section};
 use super::subscribe::subscriptions;
+use super::tls_files;
 use super::upstream::upstreams;
 use super::values::{
-    CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, check_pattern, host_port,
-    key_template,
+    CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, check_pattern,
+    host_port, key_template,
 };
 use super::{
     ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
     MqttConfig, MqttVersion, NodeConfig, QUALITIES, QosConfig, RegionConfig, StoreConfig,
-    TimeConfig, beside,
+    SystemCalls, TimeConfig, beside,
 };
 use crate::kernel::Kernel;
 use cluster::jobs::worker::{CHECKS, Check};
@@ -29,6 +31,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Bytes of the longest name of a user, as `useradd` permits it.
+const USER_BYTES_MAX: usize = 32;
 /// `[[key]]` tables.
 const KEY_RULES_MAX: usize = 1024;
 /// `[[job]]` tables.
@@ -107,7 +111,61 @@ fn files_of_node<'c>(
     let named = files
         .into_iter()
         .filter_map(|(name, path)| Some((name, path?.as_path())));
-    named.collect()
+    named.chain(tls_files::files(config)).collect()
+}
+
+/// Refuses what a node without rights cannot do.
+fn refuse_rights(top: &Section<'_, '_>, config: &Config) {
+    let Some(user) = &config.node.user else {
+        return;
+    };
+    let needs_root = if !config.mount.is_empty() {
+        "[[mount]]"
+    } else if config.qos.actuator != ActuatorKind::None {
+        "qos.actuator"
+    } else {
+        return;
+    };
+    let wrong = format!("is {user}, and {needs_root} needs root");
+    let remedy = format!("remove one of them: a node of root keeps {needs_root}");
+    top.wrong(top.line_of("node"), "node.user", &wrong, remedy);
+}
+
+/// Refuses to confine a node that starts programs, or that writes settings of the machine.
+fn refuse_programs(top: &Section<'_, '_>, config: &Config) {
+    let node = &config.node;
+    let key = if node.system_calls != SystemCalls::All {
+        "node.system_calls"
+    } else if node.are_paths_listed {
+        "node.paths"
+    } else {
+        return;
+    };
+    let mut alarms = config.urgent.alarms.iter();
+    let has_command = alarms.any(|alarm| !alarm.options.command.is_empty());
+    let other = if !config.task.is_empty() {
+        "[[task]]"
+    } else if !config.job.is_empty() {
+        "[[job]]"
+    } else if !config.mount.is_empty() {
+        "[[mount]]"
+    } else if has_command {
+        "alarm.command"
+    } else if config.qos.actuator != ActuatorKind::None {
+        "qos.actuator"
+    } else {
+        return;
+    };
+    let wrong = format!("cannot be with {other}, which would be confined, too");
+    let remedy = "give \"all\", or leave the other to a node of its own";
+    top.wrong(top.line_of("node"), key, &wrong, remedy);
+}
+
+impl Config {
+    /// Returns the files that the node uses or reads, by the key that names them.
+    pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
+        files_of_node(self, self.region.as_ref())
+    }
 }
 
 impl Reader<'_> {
@@ -162,6 +220,8 @@ impl Reader<'_> {
             );
             top.wrong(top.line(), "key", &wrong, "raise keys.keys_max");
         }
+        refuse_rights(&top, &config);
+        refuse_programs(&top, &config);
         top.finish();
         config
     }
@@ -289,6 +349,20 @@ impl Reader<'_> {
         let node = NodeConfig {
             socket: self.socket(&section, "socket", "keel-data/keel.sock"),
             connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
+            user: section
+                .text_or_empty("user", USER_BYTES_MAX)
+                .map(|at| at.value)
+                .filter(|name| !name.is_empty()),
+            system_calls: section.choice(
+                "system_calls",
+                SystemCalls::All,
+                &[
+                    ("all", SystemCalls::All),
+                    ("logged", SystemCalls::Logged),
+                    ("listed", SystemCalls::Listed),
+                ],
+            ),
+            are_paths_listed: section.choice("paths", false, &[("all", false), ("listed", true)]),
         };
         section.finish();
         node
@@ -408,9 +482,11 @@ impl Reader<'_> {
             let remedy = "give username as well";
             section.wrong(file.line, "password_file", "lacks a user", remedy);
         }
+        let has_tls = section.boolean("tls", false);
         let mqtt = MqttConfig {
             host,
             port,
+            tls: certificates::client(&section, has_tls, TLS_REMEDY, self.base_dir),
             version: section.choice(
                 "version",
                 MqttVersion::V5,
