@@ -25,6 +25,10 @@ const LIFE_US_MAX: u64 = 700_000;
 /// Maximum lifetime of a node that is killed during its start, in µs.
 const START_US_MAX: u64 = 60_000;
 
+/// One of so many kills finds a node whose commits are suspended, and for how long they are.
+const SUSPENDED_ONE_IN: u64 = 5;
+const SUSPENDED: Duration = Duration::from_millis(200);
+
 /// Messages published in one burst, and maximum number of messages in flight to the broker.
 const BURST: u64 = 50;
 const WINDOW: u64 = 200;
@@ -81,6 +85,42 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % limit
+    }
+}
+
+/// Suspends the node's commits for a while, then kills the node. What it acknowledges meanwhile is not durable, so a
+/// premature acknowledgement is found however fast the disk is.
+fn kill_without_commits(node: &mut Node) {
+    let commits = thread(node.pid(), "db-commit");
+    let seized = trace(libc::PTRACE_SEIZE, commits);
+    if let Err(error) = seized.and_then(|()| trace(libc::PTRACE_INTERRUPT, commits)) {
+        println!("skipped: a kill while commits are suspended, since ptrace fails: {error}");
+    }
+    std::thread::sleep(SUSPENDED);
+    node.signal(libc::SIGKILL);
+    // The process cannot be waited for before its traced thread has been.
+    let mut status = 0;
+    // SAFETY: `status` lives until the call returns.
+    while unsafe { libc::waitpid(commits, &mut status, libc::__WALL) } == commits {}
+    node.ended();
+}
+
+/// Returns the ID of the process's thread that has this name.
+fn thread(process: u32, name: &str) -> libc::pid_t {
+    let mut threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let found = threads.find_map(|thread| {
+        let thread = thread.unwrap();
+        let its_name = std::fs::read_to_string(thread.path().join("comm")).unwrap();
+        (its_name.trim() == name).then(|| thread.file_name().into_string().unwrap())
+    });
+    found.expect(name).parse().unwrap()
+}
+
+fn trace(request: libc::c_uint, thread: libc::pid_t) -> std::io::Result<()> {
+    // SAFETY: both requests take no data, and the thread belongs to a child of this process.
+    match unsafe { libc::ptrace(request, thread, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
@@ -219,9 +259,9 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
     if let Some(broker) = &broker {
         sources.push(("load/mqtt", 1, publish(broker.port, stop.clone())));
     }
-    let mut in_start = 0;
+    let (mut in_start, mut suspended) = (0, 0);
     let mut is_ready = true;
-    for _ in 0..kills {
+    for kill in 0..kills {
         let life_us = if is_ready {
             random.below(LIFE_US_MAX)
         } else {
@@ -229,7 +269,12 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
             random.below(START_US_MAX)
         };
         std::thread::sleep(Duration::from_micros(life_us));
-        node.kill();
+        if is_ready && kill % SUSPENDED_ONE_IN == 0 {
+            suspended += 1;
+            kill_without_commits(&mut node);
+        } else {
+            node.kill();
+        }
         // Every third life ends before the node may have become ready.
         is_ready = random.below(3) > 0;
         if is_ready {
@@ -266,8 +311,8 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
     for (key, source, record) in &records {
         let again = compare(&node, key, *source, *record);
         println!(
-            "seed {seed}, {kills} kills ({in_start} during a start): {key}: {} acknowledged, none missing, \
-             {again} stored more than once",
+            "seed {seed}, {kills} kills ({in_start} during a start, {suspended} without commits): {key}: \
+             {} acknowledged, none missing, {again} stored more than once",
             record.acknowledged
         );
     }
