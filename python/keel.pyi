@@ -16,7 +16,7 @@ class Error(Exception):
 
 def attach(socket: str) -> Node:
     """Attaches to the node that serves `socket`. Where the node keeps its values in a region, they are read there.
-    A node that ends and starts again is attached to anew by itself. Starts one thread."""
+    After a restart of the node the client attaches to it again. Starts one thread."""
 
 class Node:
     @property

@@ -8,8 +8,8 @@ mod config;
 mod entry;
 #[path = "../../crates/keel/src/kernel.rs"]
 mod kernel;
-#[path = "../../crates/keel/src/lasting.rs"]
-mod lasting;
+#[path = "../../crates/keel/src/persistence.rs"]
+mod persistence;
 #[path = "../../crates/keel/src/progress.rs"]
 mod progress;
 

@@ -9,17 +9,15 @@
 //! was found.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use base::sim::SimClock;
 use db::value::Value;
 use db::{CommitDriver, Database, DbOptions, MemoryStore};
 use ingest::intake::{
     ArrayRule, Destination, Intake, IntakeOptions, JsonRule, JsonTake, KeyRules, LineOutcome,
-    LineProgress, LogGone, MemberRule, MemberRules, NodeDestination, Outcome, PathPattern,
-    PayloadKind, PutError, Reason, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
-    check_key,
+    LineProgress, MemberRule, MemberRules, NodeDestination, Outcome, PathPattern, PayloadKind,
+    Reason, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
 };
 use ingest::line::{
     BodyStopped, FieldValue, LineBody, LineBuffer, Piece, Precision, first_line_bytes, parse,
@@ -28,16 +26,15 @@ use ingest::line::{
 use ingest::mqtt::Version;
 use ingest::mqtt::packet::{Reader, Step};
 
-/// 2026-06-01.
-const NOW_MS: i64 = 1_780_272_000_000;
-const VALUE_BYTES_MAX: usize = 40;
+use super::intake_store::{NOW_MS, Put, Store, VALUE_BYTES_MAX, check_outcome};
+
 const KEYS_MAX: usize = 16;
 
-/// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and however
-/// often the destination makes it wait, the readings are the same, as they are when it is the body of a request; a
-/// parsed line is written and parsed back equal, and what its keys are made of can be read back from keys with pairs. A
-/// restart between two lines changes nothing. The first three bytes choose the longest line, the length of reads and
-/// where to wait.
+/// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. The readings are the same
+/// however it is cut, and however often the destination makes it wait. They are also the same when it is the body of a
+/// request. A parsed line is written and parsed back equal. The parts of its keys can be read back from keys with
+/// pairs. A restart between two lines changes nothing. The first three bytes choose the longest line, the length of
+/// reads and where to wait.
 pub fn line_protocol(data: &[u8]) {
     let Some((&[limit, cut, halt], stream)) = data.split_first_chunk::<3>() else {
         return;
@@ -67,8 +64,8 @@ pub fn line_protocol(data: &[u8]) {
     a_restart_changes_nothing(&lines, cut, |intake, line| intake.line(line));
 }
 
-/// Messages of every kind of payload. A message that had to wait gives the same readings as one that had not; a refused
-/// message is counted and puts nothing; a restart between two messages changes nothing. The first two bytes choose the
+/// Messages of every kind of payload. A message that had to wait gives the same readings as one that had not. A refused
+/// message is counted and puts nothing. A restart between two messages changes nothing. The first two bytes choose the
 /// kind and where to wait; `\xff` separates messages.
 pub fn mqtt_payload(data: &[u8]) {
     let Some((&[kind, halt], payloads)) = data.split_first_chunk::<2>() else {
@@ -96,25 +93,14 @@ pub fn mqtt_payload(data: &[u8]) {
         Some(kind) => later[kind % later.len()],
         None => topics[usize::from(kind) % topics.len()],
     };
-    let (plain, halting) = (Store::new(0), Store::new(usize::from(halt)));
+    let (plain, halting) = (store(0), store(usize::from(halt)));
     let (mut one, mut other) = (intake(&plain), intake(&halting));
     for payload in payloads.split(|byte| *byte == 0xff) {
         let before = (plain.lock().puts.len(), one.counters().refused_total());
         let first = offer(&mut one, topic, payload);
         let second = offer(&mut other, topic, payload);
         assert_eq!(first, second);
-        let taken = plain.lock().puts.len() - before.0;
-        match first {
-            Outcome::Accepted { lsn_end } if taken > 0 => {
-                assert_eq!(lsn_end, plain.lock().puts.len() as u64);
-            }
-            Outcome::Accepted { lsn_end } => assert_eq!(lsn_end, 0),
-            Outcome::Refused => {
-                assert_eq!(taken, 0);
-                assert!(one.counters().refused_total() > before.1);
-            }
-            Outcome::Wait { .. } | Outcome::Failed => panic!("{first:?}"),
-        }
+        check_outcome(first, &plain, &one, before);
     }
     assert_eq!(plain.lock().puts, halting.lock().puts);
     assert_eq!(refused(&one), refused(&other));
@@ -143,113 +129,6 @@ pub fn mqtt_packet(data: &[u8]) {
 struct Taken {
     puts: Vec<Put>,
     refused: Vec<u64>,
-}
-
-type Put = (String, Vec<u8>, Option<db::Time>);
-
-/// Takes every reading, but after each `halt` puts the next one must wait once; 0: none must wait.
-struct Store {
-    halt: usize,
-    inner: Mutex<StoreInner>,
-}
-
-#[derive(Default)]
-struct StoreInner {
-    keys: Vec<String>,
-    owners: db::Owners,
-    puts: Vec<Put>,
-    since: usize,
-}
-
-impl Store {
-    fn new(halt: usize) -> Arc<Self> {
-        let inner = Mutex::default();
-        Arc::new(Self { halt, inner })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, StoreInner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Destination for Store {
-    fn resolve(&self, key: &str) -> Result<u32, Reason> {
-        assert_eq!(check_key(key), Ok(()));
-        let mut inner = self.lock();
-        if key.contains('?') {
-            return Err(Reason::KeyUnknown);
-        }
-        if let Some(place) = inner.keys.iter().position(|known| known == key) {
-            return Ok(place as u32);
-        }
-        if inner.keys.len() >= KEYS_MAX {
-            return Err(Reason::KeysMax);
-        }
-        inner.keys.push(key.to_owned());
-        Ok(inner.keys.len() as u32 - 1)
-    }
-
-    fn resolve_for(
-        &self,
-        key: &str,
-        owner: ingest::intake::KeyOwner<'_>,
-        first: &mut String,
-    ) -> Result<u32, Reason> {
-        let object = self.resolve(key)?;
-        let (own, relatives) = (owner.of(object), owner.relatives);
-        let claimed = self.lock().owners.claim_beside(&own, relatives);
-        claimed.map_err(|other| {
-            *first = other;
-            Reason::KeyShared
-        })?;
-        Ok(object)
-    }
-
-    fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
-        assert!(value.len() <= VALUE_BYTES_MAX);
-        match Value::decode(value) {
-            Some(Value::Float(value)) => assert!(value.is_finite()),
-            Some(_) => {}
-            None => panic!("no value: {value:?}"),
-        }
-        if let Some(time) = time {
-            assert!((time.ms() - NOW_MS).abs() <= 86_400_000);
-        }
-        let mut inner = self.lock();
-        if self.halt > 0 && inner.since >= self.halt {
-            inner.since = 0;
-            return Err(PutError::Wait { full: false });
-        }
-        inner.since += 1;
-        let key = inner.keys[object as usize].clone();
-        inner.puts.push((key, value.to_vec(), time));
-        Ok(inner.puts.len() as u64 - 1)
-    }
-
-    fn put_retained(
-        &self,
-        object: u32,
-        value: &[u8],
-        time: Option<db::Time>,
-    ) -> Result<u64, PutError> {
-        self.put(object, value, time)
-    }
-
-    fn durable_end(&self) -> u64 {
-        self.lock().puts.len() as u64
-    }
-
-    fn wait_durable_past(&self, _seen: u64, _timeout: Duration) -> Result<u64, LogGone> {
-        Ok(self.durable_end())
-    }
-
-    fn wall_ms(&self) -> i64 {
-        NOW_MS
-    }
-
-    fn wall_trusted(&self) -> bool {
-        true
-    }
 }
 
 /// The database of a node.
@@ -340,6 +219,10 @@ fn node(store: MemoryStore, clock: &SimClock) -> Arc<Node> {
 
 fn pump(node: &Node) {
     assert!(node.database().pump().is_ok());
+}
+
+fn store(halt: usize) -> Arc<Store> {
+    Store::new(halt, KEYS_MAX, |key| !key.contains('?'))
 }
 
 fn intake(store: &Arc<Store>) -> Intake<Store> {
@@ -460,7 +343,7 @@ fn offer(intake: &mut Intake<Store>, topic: &[u8], payload: &[u8]) -> Outcome {
 }
 
 fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: usize) -> Taken {
-    let store = Store::new(halt);
+    let store = store(halt);
     let mut intake = intake(&store);
     let mut buffer = LineBuffer::new(line_bytes_max);
     let mut progress = LineProgress::default();
@@ -518,7 +401,7 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
 
 /// A body is taken as a stream of the same lines whose last one is ended.
 fn take_body(bytes: &[u8], line_bytes_max: usize, halt: usize) {
-    let store = Store::new(halt);
+    let store = store(halt);
     let mut intake = intake(&store);
     let mut body = LineBody::new(bytes.to_vec(), Precision::Milliseconds, line_bytes_max);
     loop {
@@ -602,7 +485,7 @@ fn keys_are_read_back(text: &str) {
     let Ok(line) = parse(text.strip_prefix('\u{feff}').unwrap_or(text)) else {
         return;
     };
-    let store = Store::new(0);
+    let store = store(0);
     let key = Template::parse("{measurement}/{pairs}/{field}", TemplateKind::Line);
     let options = IntakeOptions {
         line_key: key.unwrap_or_else(|error| panic!("{error}")),

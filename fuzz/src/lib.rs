@@ -8,9 +8,10 @@
 //! **Invariants:** the fuzzer is built by cargo-fuzz alone; everything else builds on the stable toolchain.
 //!
 //! **Files:** this one; `intake.rs` for lines and messages of MQTT, `modbus.rs` for answers of devices, `sparkplug.rs`
-//! for messages of edge nodes; the others have the name of their target.
+//! for messages of edge nodes, `intake_store.rs` where both put readings; the others have the name of their target.
 
 pub mod intake;
+mod intake_store;
 pub mod modbus;
 pub mod sparkplug;
 

@@ -2,9 +2,9 @@
 //! through it; both have `crate::qos`.
 
 use crate::qos::{Gains, Identified};
-use db::qos::actuator::Saved;
-use db::qos::controller::Mode;
-use db::qos::identify::Sample;
+use actuator::Saved;
+use control::controller::Mode;
+use control::identify::Sample;
 
 /// The file of a model contains a run.
 const RUN: Sample = Sample {

@@ -8,20 +8,17 @@
 //! **Invariants:** the function depends on its input alone.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use db::Time;
 use db::value::Value;
 use ingest::intake::{
-    Destination, EDGE_NODE_DEVICES_SHOWN, Intake, IntakeOptions, LogGone, Outcome, PayloadKind,
-    PutError, Reason, Retained, SPARKPLUG_DEVICES_MAX, SPARKPLUG_METRICS_PER_KEY,
-    SPARKPLUG_NODES_MAX, SparkplugRule, SubscriptionRule, Template, TemplateKind, check_key,
+    EDGE_NODE_DEVICES_SHOWN, Intake, IntakeOptions, Outcome, PayloadKind, Reason, Retained,
+    SPARKPLUG_DEVICES_MAX, SPARKPLUG_METRICS_PER_KEY, SPARKPLUG_NODES_MAX, SparkplugRule,
+    SubscriptionRule, Template, TemplateKind,
 };
 
-/// 2026-06-01.
-const NOW_MS: i64 = 1_780_272_000_000;
-const VALUE_BYTES_MAX: usize = 40;
+use super::intake_store::{Put, Store, VALUE_BYTES_MAX, check_outcome};
+
 /// So few that births find no room for their names.
 const KEYS_MAX: usize = 4;
 
@@ -44,15 +41,15 @@ const TOPICS: [&[u8]; 16] = [
     b"spBv1.0/x",
 ];
 
-/// Messages of edge nodes. However often a message has to wait, the readings and the refusals are the same; a refused
-/// message puts nothing; what is known of edge nodes stays within its limits, and what is sent are commands to nodes
-/// that a message has come of. The first byte chooses where to wait. Each message has a byte for its topic (0x80: the
-/// broker had retained it) and two for the length of its payload.
+/// Messages of edge nodes. The readings and the refusals are the same however often a message has to wait. A refused
+/// message puts nothing. What is known of edge nodes stays within its limits. Commands go only to nodes from which a
+/// message has come. The first byte chooses where to wait. Each message has a byte for its topic (0x80: the broker had
+/// retained it) and two for the length of its payload.
 pub fn sparkplug(data: &[u8]) {
     let Some((&halt, mut rest)) = data.split_first() else {
         return;
     };
-    let (plain, halting) = (Store::new(0), Store::new(usize::from(halt)));
+    let (plain, halting) = (store(0), store(usize::from(halt)));
     let (mut one, mut other) = (intake(&plain), intake(&halting));
     let mut sent = BTreeSet::new();
     while let Some((&[topic, low, high], tail)) = rest.split_first_chunk::<3>() {
@@ -65,18 +62,7 @@ pub fn sparkplug(data: &[u8]) {
         let first = offer(&mut one, topic, payload, is_retained);
         let second = offer(&mut other, topic, payload, is_retained);
         assert_eq!(first, second);
-        let taken = plain.lock().puts.len() - before.0;
-        match first {
-            Outcome::Accepted { lsn_end } if taken > 0 => {
-                assert_eq!(lsn_end, plain.lock().puts.len() as u64);
-            }
-            Outcome::Accepted { lsn_end } => assert_eq!(lsn_end, 0),
-            Outcome::Refused => {
-                assert_eq!(taken, 0);
-                assert!(one.counters().refused_total() > before.1);
-            }
-            Outcome::Wait { .. } | Outcome::Failed => panic!("{first:?}"),
-        }
+        check_outcome(first, &plain, &one, before);
         check_known(&one);
         while let Some(outgoing) = one.outgoing() {
             assert_eq!(other.outgoing().as_ref(), Some(&outgoing));
@@ -91,6 +77,7 @@ pub fn sparkplug(data: &[u8]) {
             .all(|topic| ["spBv1.0/g/NCMD/e", "spBv1.0/g/NCMD/h"].contains(&topic.as_str())),
         "{sent:?}"
     );
+    plain.lock().puts.iter().for_each(check_state);
     assert_eq!(plain.lock().puts, halting.lock().puts);
     assert_eq!(one.edge_nodes(), other.edge_nodes());
     for reason in Reason::ALL {
@@ -113,107 +100,15 @@ fn check_known(intake: &Intake<Store>) {
     }
 }
 
-type Put = (String, Vec<u8>, Option<Time>);
-
-/// Takes every reading, but after each `halt` puts the next one must wait once; 0: none must wait.
-struct Store {
-    halt: usize,
-    inner: Mutex<StoreInner>,
+fn store(halt: usize) -> Arc<Store> {
+    Store::new(halt, 16 * KEYS_MAX, |_| true)
 }
 
-#[derive(Default)]
-struct StoreInner {
-    keys: Vec<String>,
-    owners: db::Owners,
-    puts: Vec<Put>,
-    since: usize,
-}
-
-impl Store {
-    fn new(halt: usize) -> Arc<Self> {
-        let inner = Mutex::default();
-        Arc::new(Self { halt, inner })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, StoreInner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Destination for Store {
-    fn resolve(&self, key: &str) -> Result<u32, Reason> {
-        assert_eq!(check_key(key), Ok(()));
-        let mut inner = self.lock();
-        if let Some(place) = inner.keys.iter().position(|known| known == key) {
-            return Ok(place as u32);
-        }
-        if inner.keys.len() >= 16 * KEYS_MAX {
-            return Err(Reason::KeysMax);
-        }
-        inner.keys.push(key.to_owned());
-        Ok(inner.keys.len() as u32 - 1)
-    }
-
-    fn resolve_for(
-        &self,
-        key: &str,
-        owner: ingest::intake::KeyOwner<'_>,
-        first: &mut String,
-    ) -> Result<u32, Reason> {
-        let object = self.resolve(key)?;
-        let (own, relatives) = (owner.of(object), owner.relatives);
-        let claimed = self.lock().owners.claim_beside(&own, relatives);
-        claimed.map_err(|other| {
-            *first = other;
-            Reason::KeyShared
-        })?;
-        Ok(object)
-    }
-
-    fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
-        assert!(value.len() <= VALUE_BYTES_MAX);
-        match Value::decode(value) {
-            Some(Value::Float(value)) => assert!(value.is_finite()),
-            Some(_) => {}
-            None => panic!("no value: {value:?}"),
-        }
-        if let Some(time) = time {
-            assert!((time.ms() - NOW_MS).abs() <= 86_400_000);
-        }
-        let mut inner = self.lock();
-        if self.halt > 0 && inner.since >= self.halt {
-            inner.since = 0;
-            return Err(PutError::Wait { full: false });
-        }
-        inner.since += 1;
-        let key = inner.keys[object as usize].clone();
-        // The state of an edge node or device is a truth value; its key is nobody else's.
-        if key.starts_with("g/e/state/") || key.starts_with("g/h/state/") {
-            assert!(matches!(Value::decode(value), Some(Value::Boolean(_))));
-            assert_eq!(time, None);
-        }
-        inner.puts.push((key, value.to_vec(), time));
-        Ok(inner.puts.len() as u64 - 1)
-    }
-
-    fn put_retained(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
-        self.put(object, value, time)
-    }
-
-    fn durable_end(&self) -> u64 {
-        self.lock().puts.len() as u64
-    }
-
-    fn wait_durable_past(&self, _seen: u64, _timeout: Duration) -> Result<u64, LogGone> {
-        Ok(self.durable_end())
-    }
-
-    fn wall_ms(&self) -> i64 {
-        NOW_MS
-    }
-
-    fn wall_trusted(&self) -> bool {
-        true
+/// The state of an edge node or device is a truth value without a time, under a key of its own.
+fn check_state((key, value, time): &Put) {
+    if key.starts_with("g/e/state/") || key.starts_with("g/h/state/") {
+        assert!(matches!(Value::decode(value), Some(Value::Boolean(_))));
+        assert_eq!(*time, None);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Periodic tasks.
 
+use crate::error::{Error, raised};
+use crate::ticket::Ticket;
 use crate::value::{At, KeyOrName, Put};
-use crate::{Error, Ticket, raised};
 use libkeel::Outcome;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -10,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 /// A periodic task; each turn of a loop over it is an instance.
 #[pyclass(frozen, module = "keel")]
 pub(crate) struct Task {
-    /// Whoever runs it has the lock, and waits in it: others are refused.
+    /// The thread that runs the task holds the lock, also while it waits. Other threads are refused.
     inner: Mutex<libkeel::Task>,
     node: libkeel::Node,
 }
@@ -23,7 +24,7 @@ impl Task {
         }
     }
 
-    /// The task of whoever runs it, which a child after `fork` does not.
+    /// The task, for the caller that runs it. A child after `fork` is refused.
     fn run_by_caller(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, libkeel::Task>> {
         let task = self.own(py)?;
         task.usable().map_err(|error| raised(py, &error))?;

@@ -1,6 +1,7 @@
 //! Values, keys and readings.
 
-use crate::{Ticket, raised};
+use crate::error::raised;
+use crate::ticket::Ticket;
 use base::error::Code;
 use libkeel::{Owned, Times, Value};
 use pyo3::IntoPyObjectExt;

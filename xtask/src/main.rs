@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask tidy         checks the structure of the workspace; prints path:line: rule: text
+       cargo xtask tidy --list  prints the places that xtask/ratchet.txt counts
+       cargo xtask tidy --write-ratchet [--raise]
+                                lowers limits in xtask/ratchet.txt to the counts; --raise raises others as well
        cargo xtask pages DIR    makes man pages and completions of keel in DIR
        cargo xtask reference    makes the pages of docs/reference anew from the code
        cargo xtask site DIR     makes in DIR what mdbook makes the documentation site of";
@@ -31,6 +34,9 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["tidy"] => in_workspace(run_tidy),
+        ["tidy", "--list"] => in_workspace(list_counted),
+        ["tidy", "--write-ratchet"] => in_workspace(|root| write_limits(root, false)),
+        ["tidy", "--write-ratchet", "--raise"] => in_workspace(|root| write_limits(root, true)),
         ["pages", folder] => {
             in_workspace(|root| make(root, "pages", Path::new(folder), "man/keel.1"))
         }
@@ -59,8 +65,8 @@ fn in_workspace(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
 }
 
 /// Returns the folder of the workspace that the working directory is in. A folder that is compiled in would be another
-/// working copy's if both build into one target folder, and variables of cargo are not there if the program is started
-/// by itself.
+/// working copy's if both build into one target folder. Variables of cargo are not there if the program is started by
+/// itself.
 ///
 /// # Errors
 /// A line with the remedy if the working directory is in no workspace, or cannot be read.
@@ -179,6 +185,32 @@ fn run_tidy(root: &Path) -> ExitCode {
             );
             ExitCode::FAILURE
         }
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list_counted(root: &Path) -> ExitCode {
+    match tidy::counted_places(root) {
+        Ok(places) => {
+            for place in &places {
+                println!("{place}");
+            }
+            println!("tidy: {} places are counted", places.len());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write_limits(root: &Path, raise: bool) -> ExitCode {
+    match tidy::write_limits(root, raise) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tidy: {error}");
             ExitCode::FAILURE

@@ -1,6 +1,6 @@
-//! The documentation site's source: the pages in the table of contents, and the files that they link to, at the same
-//! paths as in the tree. So links are the same in the tree and in the site, even those of pages beside the code.
-//! `mdbook` builds the site from it.
+//! The documentation site's source: the pages in the table of contents, and the files that they link to. Paths are
+//! those of the tree, so links are the same in the tree and in the site, even those of pages beside the code. `mdbook`
+//! builds the site from it.
 
 use std::fs;
 use std::io;

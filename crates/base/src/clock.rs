@@ -44,9 +44,9 @@ const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The clock of this machine.
 ///
-/// Monotonic time is `CLOCK_BOOTTIME`, which also runs while the machine is suspended: the age of a reading must grow
-/// meanwhile, and `CLOCK_MONOTONIC` would call a reading fresh that was taken before a night's suspend. Both are read
-/// without a system call on the common architectures.
+/// Monotonic time is `CLOCK_BOOTTIME`, which also runs while the machine is suspended, because the age of a reading
+/// must grow meanwhile. With `CLOCK_MONOTONIC` a reading would be fresh that was taken before a night's suspend. Both
+/// are read without a system call on the common architectures.
 ///
 /// A thread that waits on a condition variable waits in `CLOCK_MONOTONIC` time; only a suspend makes the two differ.
 #[derive(Clone, Debug)]
@@ -58,8 +58,8 @@ impl SystemClock {
     /// Reads the boot's identity once.
     ///
     /// If the kernel does not tell it (no `/proc`), a substitute is made from the wall-clock second at which the
-    /// machine started: the same for every process of a boot while the wall clock is not set. It is marked by eight
-    /// leading zero bytes, which a real identity (a version 4 UUID) never has.
+    /// machine started. It is the same for every process of a boot while the wall clock is not set. It is marked by
+    /// eight leading zero bytes, which a real identity (a version 4 UUID) never has.
     #[must_use]
     pub fn new() -> Self {
         let boot_id = read_boot_id().unwrap_or_else(|| {

@@ -1,8 +1,7 @@
 //! The error-code table: every room has its own error enum, and each of its variants has one [`Code`].
 //!
-//! A code maps once, here, to an errno (FUSE, preload library), an exit status (command line), an HTTP
-//! status (`egress`), a C value (client library) and a name (JSON, logs, metrics). No other place decides
-//! such a mapping.
+//! A code maps once, here. It maps to an errno (FUSE, preload library), an exit status, an HTTP status (`egress`), a C
+//! value and a name (JSON, logs, metrics). No other place decides such a mapping.
 
 use std::fmt;
 

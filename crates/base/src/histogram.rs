@@ -1,9 +1,9 @@
 //! A latency histogram: fixed memory, no allocation after construction, mergeable.
 //!
 //! Buckets are log-linear: values below 128 have a bucket each; above, each power of two is cut into
-//! [`BUCKETS_PER_OCTAVE`] buckets of equal width. A percentile is answered with the largest value of its
-//! bucket, as the well-known HdrHistogram does, so it is never below the true one and above it by less than
-//! 1/64 (1.6 %). Minimum, maximum, count and mean are exact.
+//! [`BUCKETS_PER_OCTAVE`] buckets of equal width. A percentile is the largest value of its bucket, as in HdrHistogram.
+//! So it is never below the true one, and above it by less than 1/64 (1.6 %). Minimum, maximum, count and mean are
+//! exact.
 
 /// Buckets that share one power of two; the relative error of a percentile is below its inverse.
 pub const BUCKETS_PER_OCTAVE: usize = 64;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_answers_zero() {
+    fn an_empty_histogram_has_zero_figures() {
         let histogram = Histogram::new();
         assert_eq!(
             (histogram.min(), histogram.max(), histogram.count()),

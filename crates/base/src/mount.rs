@@ -1,6 +1,6 @@
 //! What mounting through FUSE needs, for any content: whether it can be mounted here, where it is, and its removal.
 //!
-//! A path is not enough to unmount by: the mount may have been moved with the directory above it, unmounted by another
+//! A path does not identify a mount. The mount may have been moved with the directory above it, unmounted by another
 //! process, or covered by another mount. The path then leads to a mount that is not ours to touch.
 
 use std::ffi::{CString, OsString};
@@ -73,11 +73,11 @@ impl MountError {
     }
 }
 
-/// Returns the result of `ask` on a directory, unless a FUSE mount there does not answer for [`ANSWER_TIME`]: its
+/// Returns the result of `ask` on a directory. Gives up a FUSE mount that does not answer for [`ANSWER_TIME`]: its
 /// process may be stopped, or wait for a disk. Any other slow file system is waited for.
 ///
-/// The waiting thread ends with this process, unless the mount's process has taken its request and keeps it: then the
-/// kernel makes this process wait for the answer at its end.
+/// The waiting thread ends with this process. The exception is a mount whose process has taken the request and keeps
+/// it: at its end this process then waits for the answer.
 ///
 /// # Errors
 /// [`MountError::Silent`]; [`MountError::Directory`] if no thread can be started.
@@ -186,7 +186,7 @@ pub fn effective_ids() -> (u32, u32) {
 /// The bit of the capability that mounting takes, in the kernel's list of them (capability.h).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Returns why this process cannot mount by itself, as root does without the helper; `None` if it can.
+/// Returns why this process cannot mount without the helper, as root does; `None` if it can.
 #[must_use]
 pub fn why_root_cannot_mount() -> Option<String> {
     if let Err(error) = check_fuse() {
@@ -213,7 +213,7 @@ const TABLE: &str = "/proc/self/mountinfo";
 /// The kinds of file system that the kernel shows for mounts of this program: for a mount by root it says less.
 const OWN_KINDS: [&[u8]; 2] = [b"fuse.keel ", b"fuse "];
 
-/// A mount, identified by the numbers that the kernel has given it, and by more: once it is gone, the next mount gets
+/// A mount, identified by the numbers that the kernel has given it, and by more. Once it is gone, the next mount gets
 /// the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -286,8 +286,7 @@ impl Place {
 }
 
 impl Whereabouts {
-    /// Takes the mount out of the tree and nothing else, although files in it may be open; returns its directory if
-    /// that fails.
+    /// Takes only the mount out of the tree, although files in it may be open. Returns its directory if that fails.
     #[must_use]
     pub fn take_out(self) -> Option<PathBuf> {
         match self {

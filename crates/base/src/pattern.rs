@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_shows_nothing_is_in_no_name_and_in_no_pattern() {
+    fn invisible_characters_are_refused_in_names_and_patterns() {
         // A byte order mark, zero-width characters, directions, soft hyphen, fillers, a variation selector, a tag.
         for letter in
             "\u{feff}\u{200b}\u{200d}\u{2060}\u{202e}\u{ad}\u{61c}\u{3164}\u{115f}\u{fe0f}\u{e0041}"
@@ -167,7 +167,7 @@ mod tests {
             ] {
                 assert_eq!(check_name(&name), Err(INVISIBLE), "{name:?}");
                 assert_eq!(check(&name), Err(INVISIBLE), "{name:?}");
-                // Topics are the matter of those who publish.
+                // The publisher chooses its topics.
                 assert_eq!(check_filter(&name), Ok(()), "{name:?}");
             }
         }

@@ -24,7 +24,7 @@ pub enum SeededBug {
     OffsetTrembles,
     /// `db` keeps the owners of keys in memory and checkpoints alone.
     OwnerNotLogged,
-    /// `db` goes on in the last segment, whatever its format.
+    /// `db` appends to the last segment in any format.
     OldSegmentContinued,
     /// `db` ends an alarm at the threshold that raised it.
     AlarmWithoutHysteresis,

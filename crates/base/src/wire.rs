@@ -1,8 +1,8 @@
 //! The checksummed wire codec: frames between processes and machines. Never used for what is stored.
 //!
-//! A frame is `length u32, kind u16, version u16, crc32c u32, payload`, little-endian; every byte is
-//! specified in `WIRE.md` beside this crate's manifest. Encoding and decoding allocate nothing; decoding
-//! copies nothing and cannot panic, whatever the bytes are.
+//! A frame is `length u32, kind u16, version u16, crc32c u32, payload`, little-endian; every byte is specified in
+//! `WIRE.md` beside this crate's manifest. Encoding and decoding allocate nothing; decoding copies nothing and does not
+//! panic on any bytes.
 
 use crate::error::Code;
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn says_how_much_is_missing_at_least() {
+    fn a_partial_frame_tells_how_many_bytes_are_missing() {
         let mut buffer = [0; 17];
         encode(1, 2, b"abcde", &mut buffer).unwrap();
         for length in 0..buffer.len() {

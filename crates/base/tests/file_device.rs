@@ -56,7 +56,7 @@ fn unaligned(store: &mut BlockBuffer, bytes: usize) -> &mut [u8] {
 }
 
 #[test]
-fn creates_a_sparse_file_of_zeros() {
+fn a_missing_file_is_created_sparse_and_full_of_zeros() {
     let scratch = Scratch::new("creates-sparse");
     let mut device = FileDevice::open(&scratch.0, &sized(25_600)).unwrap();
     assert_eq!(device.geometry().block_count, 25_600);
@@ -117,7 +117,7 @@ fn zeros_from_a_block_on_leave_those_before() {
 }
 
 #[test]
-fn extends_a_shorter_file_and_leaves_a_longer_one() {
+fn a_shorter_file_is_extended_and_a_longer_one_is_kept() {
     let scratch = Scratch::new("extends");
     fs::write(&scratch.0, vec![7; 2 * BLOCK_BYTES + 100]).unwrap();
     assert_eq!(
@@ -144,7 +144,7 @@ fn extends_a_shorter_file_and_leaves_a_longer_one() {
 }
 
 #[test]
-fn names_what_it_cannot_open() {
+fn an_error_names_the_path_that_cannot_be_opened() {
     let scratch = Scratch::new("is-not-there");
     let missing = FileDevice::open(&scratch.0, &FileDeviceOptions::default()).unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);
@@ -172,7 +172,7 @@ fn names_what_it_cannot_open() {
 }
 
 #[test]
-fn refuses_writes_when_opened_read_only() {
+fn writes_are_refused_when_the_device_is_read_only() {
     let scratch = Scratch::new("read-only");
     fs::write(&scratch.0, vec![7; 4 * BLOCK_BYTES]).unwrap();
     let options = FileDeviceOptions {
@@ -611,7 +611,10 @@ proptest! {
 
     /// The real device and the simulated one without faults behave the same.
     #[test]
-    fn agrees_with_the_simulated_device(steps in prop::collection::vec(step(), 0..40), is_direct in any::<bool>()) {
+    fn a_file_device_agrees_with_the_simulated_device(
+        steps in prop::collection::vec(step(), 0..40),
+        is_direct in any::<bool>(),
+    ) {
         let scratch = Scratch::new(if is_direct { "agrees-direct" } else { "agrees-buffered" });
         let options = FileDeviceOptions { direct: is_direct, exclusive: true, ..sized(16) };
         let mut real = Some(FileDevice::open(&scratch.0, &options).unwrap());

@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_hdrhistogram(values in prop::collection::vec(value(), 1..2000)) {
+    fn percentiles_agree_with_hdrhistogram(values in prop::collection::vec(value(), 1..2000)) {
         let histogram = filled(&values);
         let mut peer = hdrhistogram::Histogram::<u64>::new_with_bounds(1, VALUE_LIMIT, 3).unwrap();
         values.iter().for_each(|value| peer.record(*value).unwrap());

@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_flushed_survives_every_crash(steps in steps(), seed in any::<u64>()) {
+    fn flushed_writes_survive_every_crash(steps in steps(), seed in any::<u64>()) {
         let mut device = SimDevice::new(BLOCK_COUNT, seed);
         run(&mut device, &steps);
         device.flush().unwrap();
@@ -182,7 +182,7 @@ proptest! {
             prop_assert_eq!(image.image_hash(), second.crash_image_random(cut).image_hash());
             prop_assert_eq!(image.image_hash(), clone.crash_image_random(cut).image_hash());
         }
-        // A clone does not change, whatever the original does, and then does the same.
+        // A clone does not change with the original. Afterwards it does the same.
         let before = clone.image_hash();
         run(&mut first, &steps);
         prop_assert_eq!(clone.image_hash(), before);

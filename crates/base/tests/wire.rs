@@ -18,7 +18,7 @@ fn specified_vectors() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn golden_vectors_of_the_specification() {
+fn the_golden_vectors_match_the_specification() {
     // Written out a second time, so that neither code nor specification can change alone.
     let golden: [&[u8]; 2] = [
         b"\x08\0\0\0\x02\x01\x03\0\x3e\x6b\xc7\x1cevenkeel",
@@ -126,7 +126,7 @@ proptest! {
     /// CRC-32C detects up to three flipped bits in frames this short; it misses a damaged length, which moves the
     /// frame's end, once in 2^32.
     #[test]
-    fn no_damage_passes(
+    fn flipped_bits_in_a_frame_are_detected(
         payload in prop::collection::vec(any::<u8>(), 0..50),
         flips in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
     ) {

@@ -1,6 +1,7 @@
 //! Figures of a bench: one value per round. Medians, ratios, a table and JSON are derived from them.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::json;
 
@@ -296,6 +297,30 @@ impl Figures {
             missing: self.missing.clone(),
             method: Some(method),
         }
+    }
+
+    /// Returns the report of `bench`: the figures as data, and as a table of text.
+    pub(crate) fn report(
+        &self,
+        bench: &'static str,
+        title: &str,
+        machine: &Machine,
+        method: serde_json::Value,
+    ) -> (Json, String) {
+        (
+            self.json(bench, machine, method),
+            self.table(title, machine),
+        )
+    }
+
+    /// Writes the value of each round into the file at `path`, if one is named.
+    ///
+    /// # Errors
+    /// One line with the path.
+    pub(crate) fn write_csv(&self, path: Option<&Path>) -> Result<(), String> {
+        path.map_or(Ok(()), |path| {
+            std::fs::write(path, self.csv()).map_err(|error| format!("{}: {error}", path.display()))
+        })
     }
 
     /// Returns the value of each round, one per line.

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_dates() {
+    fn days_since_1970_are_converted_to_dates() {
         for (days, date) in [
             (0, "1970-01-01"),
             (58, "1970-02-28"),

@@ -4,15 +4,16 @@
 //!
 //! **Must not know:** anything that a room keeps private; a bench uses a room as any caller does.
 //!
-//! **Invariants:** our operations and those of the peers alternate in one run on one file system; latencies stay in
-//! memory until the run is over; a figure that was not measured is absent, never estimated.
+//! **Invariants:** our operations and those of the peers alternate in one run on one file system. Latencies stay in
+//! memory until the run is over. A figure that was not measured is absent, never estimated.
 //!
-//! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system, `paper/` the
-//! experiments of the paper it follows, `page.rs` their result page, `mem/` the in-memory file system's cases, `node/`
-//! the node's cases with broker, publisher and peers, `figures.rs` figures of rounds, `report.rs` those of single
-//! calls, table and JSON, `machine.rs` properties of the machine, `realtime.rs` measured threads, `engine/` stores of
-//! latest values, `db/` the data path's cases, `cluster/` messages between boards, `qos/` the experiments on quality of
-//! service, `scratch.rs` the temporary folder of a run.
+//! **Files:** `main.rs` the command line, `output.rs` where a report goes, `store/` the file store's cases with one
+//! file for each system, `paper/` the experiments of the paper it follows, `mem/` the in-memory file system's cases,
+//! `node/` the node's cases with broker, publisher and peers, `stream/` programs that start from the network, `db/` the
+//! data path's cases, `engine/` stores of latest values, `cluster/` messages between boards, `qos/` the experiments on
+//! quality of service; `figures.rs` figures of rounds, `report.rs` those of single calls, table and JSON, `page.rs`
+//! what all result pages share, `machine.rs` properties of the machine, `realtime.rs` measured threads, `progress.rs`
+//! the progress line, `scratch.rs` the temporary folder of a run.
 
 mod cluster;
 mod db;
@@ -21,6 +22,7 @@ mod figures;
 mod machine;
 mod mem;
 mod node;
+mod output;
 mod page;
 mod paper;
 mod progress;
@@ -31,12 +33,11 @@ mod scratch;
 mod store;
 mod stream;
 
-use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use output::{Output, write, write_report};
 
 /// Measures Evenkeel beside its peers.
 #[derive(Parser)]
@@ -62,7 +63,7 @@ enum Bench {
     Stream(stream::Options),
     /// Writes the tables of the store's result page from two reports of `flash`.
     #[command(hide = true)]
-    FlashPage(page::Options),
+    FlashPage(store::page::Options),
     /// Writes the tables of the in-memory file system's result page from a report of `mem --paper`.
     #[command(hide = true)]
     MemPage(mem::page::Options),
@@ -115,14 +116,6 @@ enum Bench {
     Consumer(node::consumer::Options),
 }
 
-/// Where the JSON report goes; shared by every bench.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Output {
-    /// Write the figures as JSON to FILE.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -139,15 +132,9 @@ fn main() -> ExitCode {
             store::run(&options)
         }
         .and_then(|report| write(&options.output, report.table(), &report.json())),
-        Bench::Node(options) => {
-            node::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
-        }
-        Bench::Mem(options) => {
-            mem::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
-        }
-        Bench::Db(options) => {
-            db::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
-        }
+        Bench::Node(options) => write_report(&options.output, node::run(&options)),
+        Bench::Mem(options) => write_report(&options.output, mem::run(&options)),
+        Bench::Db(options) => write_report(&options.output, db::run(&options)),
         Bench::Qos(options) => qos::run(&options).and_then(|(json, table)| {
             let text = if options.json {
                 serde_json::to_string_pretty(&json).map_err(|error| format!("report: {error}"))?
@@ -157,12 +144,8 @@ fn main() -> ExitCode {
             };
             write(&Output { json: None }, text, &json)
         }),
-        Bench::Stream(options) => {
-            stream::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
-        }
-        Bench::Cluster(options) => {
-            cluster::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
-        }
+        Bench::Stream(options) => write_report(&options.output, stream::run(&options)),
+        Bench::Cluster(options) => write_report(&options.output, cluster::run(&options)),
         Bench::ClusterPage(options) => cluster::page::run(&options),
         Bench::ClusterLaunch(options) => cluster::launch::run(&options),
         Bench::DbPage(options) => db::page::run(&options),
@@ -177,7 +160,7 @@ fn main() -> ExitCode {
         Bench::StreamPages(options) => stream::pages(&options),
         Bench::StreamClients(options) => stream::clients::run(&options),
         Bench::StreamReads(options) => stream::reads(&options),
-        Bench::FlashPage(options) => page::run(&options),
+        Bench::FlashPage(options) => store::page::run(&options),
         Bench::NodePage(options) => node::page::run(&options),
         Bench::Consumer(options) => node::consumer::run(&options),
     };
@@ -198,30 +181,12 @@ fn in_one_line(error: &str) -> String {
     format!("{}; see --help", words.join(" "))
 }
 
-/// Writes the report to the requested file, and the table to standard output.
-fn write(output: &Output, mut text: String, json: &report::Json) -> Result<(), String> {
-    if let Some(path) = &output.json {
-        let json =
-            serde_json::to_string_pretty(json).map_err(|error| format!("report: {error}"))?;
-        std::fs::write(path, json + "\n")
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-        text.push_str(&format!("\nwritten: {}\n", path.display()));
-    }
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // A reader may close the pipe early; this is not an error.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("standard output: {error}"))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_in_one_line() {
+    fn a_missing_argument_is_reported_in_one_line() {
         let error = Arguments::try_parse_from(["keel-bench", "qos", "transient"])
             .err()
             .unwrap();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_measured_thread_finds_comes_back() {
+    fn a_measured_thread_returns_its_result() {
         assert_eq!(measured(cores()[0], || Ok(7)), Ok(7));
         assert_eq!(
             measured::<()>(cores()[0], || Err("no".to_owned())),

@@ -40,6 +40,14 @@ impl Scratch {
     }
 }
 
+/// Returns a folder as a path that does not depend on the working directory.
+///
+/// # Errors
+/// One line that names the folder.
+pub(crate) fn absolute(folder: &Path) -> Result<PathBuf, String> {
+    fs::canonicalize(folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {

@@ -177,7 +177,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let folder = Folder::new("interrupted");
     let mut command = folder.bench();
     command.args(["--only", "tight"]);
-    // An interruption ends the child as on a terminal, whatever signal dispositions it inherits.
+    // An interruption ends the child as on a terminal, with any signal dispositions that it inherits.
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -102,7 +102,7 @@ fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
         .map(|what| what.as_str().unwrap().to_owned())
         .collect();
     let (rows, ratios) = (list("rows"), list("ratios"));
-    // A run with so few readings meets no goal and misses none.
+    // A run with this number of readings meets no goal and misses none.
     assert!(
         rows.iter()
             .chain(&ratios)

@@ -1,5 +1,5 @@
-//! Compares labelled results, as the thesis compares operating systems: each size of each benchmark, the median of each
-//! run, and its ratio to the first run.
+//! Compares labelled results, as the thesis compares operating systems. For each size of each benchmark it shows the
+//! median of each run, and its ratio to the first run.
 //!
 //! Only comparable measurements are compared: the same benchmark, number of ranks, size and carrier. Differences
 //! between whole runs (mode, library, link) are listed above the table. Power is listed by benchmark and label, as in
@@ -158,8 +158,8 @@ impl Comparison {
     }
 }
 
-/// Returns the power rows of all runs with their labels, by activity: the benchmarks in the thesis's order, then others
-/// as they appear; of one activity in the order of the runs.
+/// Returns the power rows of all runs with their labels, by activity. The benchmarks come in the thesis's order, then
+/// others as they appear. Rows of one activity are in the order of the runs.
 #[must_use]
 pub fn power_rows(files: &[ResultFile]) -> Vec<(&str, &PowerRow)> {
     let mut found: Vec<(&str, &PowerRow)> = Vec::new();
@@ -238,7 +238,7 @@ fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>,
             Some(first) if !std::ptr::eq(first, row) => Some(ratio(row, first)?),
             _ => None,
         };
-        // For times less is better, whatever the benchmark's own unit.
+        // For times less is better, also where the benchmark's own unit is a rate.
         let verdict = ratio.map(|ratio| match ratio.interval {
             interval if interval.high < 1.0 => Verdict::Better,
             interval if interval.low > 1.0 => Verdict::Worse,
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_told_apart_and_what_does_not_is_not() {
+    fn worse_alike_and_better_runs_get_their_verdict() {
         let files = [
             labelled("a", 1.0),
             labelled("b", 1.5),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_runs_unlike_is_said() {
+    fn differences_between_headers_are_reported() {
         let mut other = labelled("b", 1.0);
         other.header.link.burst_bytes = Known::Value(8_192);
         other.header.hosts[1].kernel = Known::Value("6.1.0".to_owned());
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frequency_options_are_said() {
+    fn different_frequency_options_are_reported() {
         let mut other = labelled("b", 1.0);
         for host in &mut other.header.hosts {
             host.frequency_options = Known::Value("CONFIG_CPU_FREQ=n".to_owned());

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_line_feed_is_not_whole() {
+    fn a_row_without_a_line_feed_is_not_whole() {
         let mut rows = Rows::new(b"1,2\n\n3,4".as_slice());
         assert!(rows.next_row().unwrap().is_some());
         assert_eq!((rows.whole_bytes(), rows.is_whole()), (4, true));
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn quoted_fields_are_read_as_written(
             table in proptest::collection::vec(proptest::collection::vec("[a\",\n ;]{0,6}x", 1..4), 0..6),
             piece in 1_usize..9,
         ) {

@@ -12,8 +12,8 @@
 //! from a seed, `results/` files of measurements, `compare.rs` comparison of several files, `starts.rs` intervals over
 //! several starts of a program, `measure/` measuring on boards except MPI itself, `jobs/` jobs on readings, `plot.rs`
 //! drawings, `power/` sensors, `host.rs` facts about a machine, `advisor/` where to run a job, `link.rs` what messages
-//! cost, for the advisor, `simulation.rs` the advisor's test, `thesis.rs` and `thesis/` the thesis's figures,
-//! `error.rs` errors. Reasons: `DESIGN.md`; result files: `SPEC.md`.
+//! cost, for the advisor, `simulation.rs` and `simulation/` the advisor's test, `thesis.rs` and `thesis/` the thesis's
+//! figures, `error.rs` errors. Reasons: `DESIGN.md`; result files: `SPEC.md`.
 
 pub mod advisor;
 pub mod compare;

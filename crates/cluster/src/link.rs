@@ -183,7 +183,7 @@ mod tests {
                 );
             }
         }
-        // Nobody has measured such messages.
+        // Messages of this size were not measured.
         for (bytes, said) in [
             (3.0, "none below 4 bytes was measured"),
             (1e8, "none above 4194304 bytes was measured"),

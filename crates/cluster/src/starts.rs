@@ -1,5 +1,5 @@
 //! Intervals of medians that were measured in several starts of a program. Samples of one start are not independent:
-//! they share its pages, its connections and its minute. So the unit is a whole start, and the interval says where the
+//! they share its pages, its connections and its minute. So the unit is a whole start. The interval says where the
 //! median of another run falls, not how well this run could repeat itself.
 
 use crate::Error;
@@ -75,10 +75,9 @@ impl Starts {
         (0..RESAMPLES).map(|_| draw()).collect()
     }
 
-    /// Returns the starts between which the median of the same number of other starts falls, whatever their common
-    /// distribution, and whether it does so at [`LEVEL`]. All orders of the starts of both runs are equally likely, so
-    /// the chance follows from counting (order statistics of two samples; David and Nagaraja, Order Statistics, 2003,
-    /// chapter 7).
+    /// Returns the starts between which the median of the same number of other starts falls, and whether it does so at
+    /// [`LEVEL`]. Both runs have one common distribution, which may be any. So all orders of their starts are equally
+    /// likely, and the chance follows from counting (David and Nagaraja, Order Statistics, 2003, chapter 7).
     fn ordered(&self) -> (Interval, bool) {
         let count = self.medians.len();
         let middle = count.div_ceil(2);
@@ -105,7 +104,7 @@ impl Starts {
         (interval, is_sure)
     }
 
-    /// Returns the factor by which the interval of so few starts must be widened: resampling sees only a part of the
+    /// Returns the factor by which the interval of few starts must be widened. Resampling sees only a part of the
     /// variance, and estimates its size badly ("expanded percentiles", Hesterberg, What Teachers Should Know about the
     /// Bootstrap, 2015).
     fn expansion(&self) -> f64 {
@@ -115,12 +114,12 @@ impl Starts {
     }
 }
 
-/// Returns the median of a run's starts, and the interval in which at [`LEVEL`] the median of another run with the same
-/// number of starts falls.
+/// Returns the median of a run's starts, and its interval. At [`LEVEL`] the median of another run with the same number
+/// of starts falls into it.
 ///
-/// The state of a machine varies: a whole start may be twice as slow as the next one, so no distribution of the starts
-/// is assumed. From nine starts on their order gives the interval. Fewer starts do not reach the level in this way, so
-/// they are also resampled, and the wider of the two intervals counts.
+/// The state of a machine varies, and a whole start may be twice as slow as the next one. So no distribution of the
+/// starts is assumed. From nine starts on their order gives the interval. Fewer starts do not reach the level in this
+/// way, so they are also resampled, and the wider of the two intervals counts.
 ///
 /// # Errors
 /// Fewer than [`STARTS_MIN`] starts, one without samples, or a sample that is not above 0.
@@ -146,8 +145,8 @@ pub fn repeat_interval(samples: &[f64], starts: &[u32]) -> Result<Median, Error>
     })
 }
 
-/// Returns the ratio of the medians of two runs, `ours` ÷ `theirs`, each with samples and starts, and its interval: the
-/// two runs differ if it does not contain 1.
+/// Returns the ratio of the medians of two runs, `ours` ÷ `theirs`, each with samples and starts, and its interval. The
+/// two runs differ if the interval does not contain 1.
 ///
 /// # Errors
 /// As [`repeat_interval`].
@@ -264,8 +263,8 @@ mod tests {
 
     #[test]
     fn the_order_of_starts_gives_the_intervals_of_counting() {
-        // Chances calculated by hand: of 9 and 9 starts none is below the other middle one in C(13, 9) of C(18, 9)
-        // orders, 1.5 %; of 8 and 8 in C(12, 8) of C(16, 8), 3.8 %.
+        // Chances calculated by hand. Of 9 and 9 starts none is below the other middle one in C(13, 9) of C(18, 9)
+        // orders, 1.5 %. Of 8 and 8 none is in C(12, 8) of C(16, 8), 3.8 %.
         let of = |count: u32| {
             let samples: Vec<f64> = (1..=count).map(f64::from).collect();
             let starts = vec![1; count as usize];
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_judged_is_refused() {
+    fn samples_without_three_full_starts_are_refused() {
         assert!(repeat_interval(&[1.0; 4], &[2, 2]).is_err(), "two starts");
         assert!(
             repeat_interval(&[1.0; 4], &[2, 2, 0]).is_err(),

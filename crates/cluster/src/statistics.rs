@@ -237,7 +237,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantiles_of_few_values() {
+    fn a_quantile_of_few_values_is_interpolated() {
         assert_eq!(quantile_sorted(&[], 0.5), 0.0);
         assert_eq!(quantile_sorted(&[3.0], 0.9), 3.0);
         assert_eq!(quantile_sorted(&[1.0, 2.0, 4.0, 8.0], 0.5), 3.0);

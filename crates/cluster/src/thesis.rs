@@ -1,26 +1,28 @@
 //! The thesis's efficiency figures, from its two tables and from result files: tables as comma-separated values, and
 //! drawings. Unknown values are left out with the reason.
 //!
-//! Figures from the tables alone: power parity, the share of the machine's performance that n boards must reach, power
-//! against n, and the hypothesis curve in both readings (performance per watt after equation 3.4, per joule). With the
-//! advisor's assumptions: the input above which a board needs less energy than a data centre.
+//! Figures from the tables alone: power parity, the share of the machine's performance that n boards must reach, and
+//! power against n. The hypothesis curve has two readings: performance per watt after equation 3.4, and per joule. With
+//! the advisor's assumptions: the input above which a board needs less energy than a data centre.
 //!
-//! Figures from result files: each benchmark's result ÷ watts against message size and against the number of boards,
-//! and power against the number of boards where it was measured. Files are of boards, or of a larger machine to compare
-//! them with. If a file has neither measured nor modelled power, the board of table 5.6 or the machine of table 5.7 is
-//! used for each of its hosts, and the row says so. `thesis/watts.rs` has the power of a file.
+//! Figures from result files: each benchmark's result ÷ watts against message size and against the number of boards.
+//! Power against the number of boards where it was measured. Files are of boards, or of a larger machine to compare
+//! them with. A file may have neither measured nor modelled power. The board of table 5.6 or the machine of table 5.7
+//! then stands for each host, and the row says so. `thesis/watts.rs` has the power of a file.
 
 mod watts;
 
 use crate::Error;
 use crate::advisor::Input;
 use crate::model::{
-    BenchmarkPower, BoardPower, DataCentre, ParityTable, Scaling, measured_per_watt, thesis_tables,
+    BoardPower, DataCentre, ParityTable, Scaling, measured_per_watt, thesis_tables,
 };
 use crate::plot::{COLORS, Curve, Kind, SIZES, Scale, draw};
 use crate::results::{Benchmark, ResultFile, Row, Transport};
 use std::fmt::Write as _;
 use watts::{Group, Taken, names_of, power_in, watts};
+
+pub use watts::faults;
 
 /// Number of boards in the thesis.
 const BOARDS_MAX: u32 = 6;
@@ -266,17 +268,6 @@ impl Thesis {
     }
 }
 
-/// Returns the contradictions in a row, as one text without commas.
-#[must_use]
-pub fn faults(row: &BenchmarkPower) -> String {
-    let texts: Vec<&str> = row
-        .faults()
-        .into_iter()
-        .map(crate::model::Fault::text)
-        .collect();
-    texts.join("; ")
-}
-
 /// Writing to a string does not fail.
 fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(out, "{line}").unwrap_or_default();
@@ -417,8 +408,8 @@ fn power(parity: &ParityTable) -> Figure {
     )
 }
 
-/// Power against boards as it was measured, a curve for each benchmark of each label, and the least and greatest power
-/// of larger machines; `None` without two numbers of boards.
+/// Power against boards as it was measured, a curve for each benchmark of each label. With the least and greatest power
+/// of larger machines. `None` without two numbers of boards.
 fn power_measured(boards: &Group<'_>, machines: &Group<'_>) -> Option<Figure> {
     let of = |file: &ResultFile, benchmark: Benchmark| {
         let found = power_in(file, benchmark.name(), &names_of(file), Taken::Measured);
@@ -558,8 +549,8 @@ fn hypothesis() -> Result<[Figure; 2], Error> {
     ])
 }
 
-/// The input for each second of computing on a board above which the board needs less energy than a data centre, by the
-/// advisor's assumptions: boards and machine run anyway, and a job is charged with what it adds.
+/// The input for each second of computing on a board above which the board needs less energy than a data centre. It
+/// uses the advisor's assumptions: boards and machine run anyway, and a job is charged with what it adds.
 fn data_centre() -> Result<Figure, Error> {
     let assumed = |input: Input| input.assumed().map_or(0.0, |(value, _)| value);
     let board = BoardPower::new(
@@ -695,7 +686,7 @@ fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
                     .collect();
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
                 if !points.is_empty() {
-                    // A size keeps its colour, whatever the carrier; the marks of memory are hollow.
+                    // A size has the same colour for each carrier; the marks of memory are hollow.
                     let hollow = match transport {
                         Transport::Network => 0,
                         Transport::Memory => COLORS.len(),

@@ -103,7 +103,7 @@ fn the_kinds_of_jobs_that_suit_boards_are_those_of_the_model() {
 }
 
 #[test]
-fn what_is_assumed_and_how_risk_is_weighed_is_said() {
+fn the_page_names_assumed_inputs_and_the_weights_of_risk() {
     let page = page();
     for input in INPUTS {
         says(&page, &format!("`{}`", input.name()));

@@ -1,5 +1,6 @@
 //! How a command fails: one line on standard error with the object, the problem and the remedy.
 
+use crate::limit;
 use base::error::Code;
 use std::fmt;
 
@@ -117,7 +118,7 @@ impl CliError {
     /// Creates a failure of an input or output of the operating system.
     #[must_use]
     pub fn io(thing: impl fmt::Display, error: &std::io::Error) -> Self {
-        if let Some(told) = crate::descriptors::too_few(error) {
+        if let Some(told) = too_few(error) {
             return told;
         }
         let remedy = match error.raw_os_error() {
@@ -146,6 +147,38 @@ impl CliError {
             _ => "try again, and check the disk if it stays",
         }
     }
+}
+
+/// Returns the failure to report if this error means that there are too few descriptors; `None` if it means something
+/// else.
+#[must_use]
+pub fn too_few(error: &std::io::Error) -> Option<CliError> {
+    match error.raw_os_error()? {
+        libc::EMFILE => {
+            let allowed = limit::open_files().map_or(0, |limit| limit.rlim_cur);
+            Some(CliError::failure(
+                "open files",
+                format_args!(
+                    "a limit (`ulimit -n`) allows this program {allowed}, which are too few"
+                ),
+                "raise it with `ulimit -n 1024`, or with LimitNOFILE= where systemd starts it",
+            ))
+        }
+        libc::ENFILE => Some(CliError::failure(
+            "open files",
+            "all programs together have as many as the machine allows (fs.file-max)",
+            "end programs that hold many, or allow more with `sysctl fs.file-max=`",
+        )),
+        _ => None,
+    }
+}
+
+/// Like [`too_few`], for an error that is caused by an error of the operating system.
+#[must_use]
+pub fn too_few_behind(error: &(dyn std::error::Error + 'static)) -> Option<CliError> {
+    std::iter::successors(Some(error), |error| (*error).source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .find_map(too_few)
 }
 
 /// Returns the text of an error of the operating system without its number.

@@ -12,6 +12,7 @@
 
 pub mod descriptors;
 pub mod error;
+mod limit;
 pub mod output;
 pub mod random;
 pub mod signals;

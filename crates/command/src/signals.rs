@@ -13,8 +13,8 @@ pub extern "C" fn note(_signal: libc::c_int) {
     STOP.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Makes the three signals set the flag instead of ending the process, except signals that the parent made this process
-/// ignore, as `nohup` does with SIGHUP.
+/// Makes the three signals set the flag instead of ending the process. A signal that this process was made to ignore
+/// stays ignored, as `nohup` does with SIGHUP.
 pub fn catch_stop() {
     catch_stop_with(note);
 }

@@ -6,7 +6,8 @@
 //!
 //! **Pace of checkpoints.** After each commit, as many pieces are written as the checkpoint needs to keep pace with the
 //! log's growth since it began; at least one. So the log that a start reads is bounded under any load, a round writes
-//! little more of a checkpoint than of the log, and a lone put waits for one piece.
+//! little more of a checkpoint than of the log, and a lone put waits for one piece. A start that finds as much log as
+//! a checkpoint is written within writes one before it takes anything: [`Shared::catch_up`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -15,19 +16,20 @@ use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 
-use crate::alarm::database::AlarmRules;
+use crate::alarm::watches::AlarmRules;
 use crate::error::LogFailure;
 use crate::history::index::{self, Index};
 use crate::log::checkpoint::{self, CheckpointWriter, Content, Step};
+use crate::log::counters::{CheckpointFailure, LogCounters};
+use crate::log::owners::SharedOwners;
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
+use crate::mutex::lock;
 use crate::options::{DbOptions, FullPolicy, Retention};
-use crate::owners::SharedOwners;
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::Queue;
 use crate::room;
-use crate::stats::{CheckpointFailure, LogCounters};
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
@@ -137,11 +139,6 @@ enum Plan {
     Round,
     Nap(Duration),
     Sleep,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every structure behind these locks is valid between two statements, so a panic of another holder does no harm.
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
 impl<S: SegmentStore> Shared<S> {
@@ -409,6 +406,21 @@ impl<S: SegmentStore> Shared<S> {
                 // The store is full: the next round may find room.
                 return Ok(());
             }
+        }
+    }
+
+    /// Writes a checkpoint if the start has read as much log as a checkpoint is written within. Call before anything is
+    /// taken: lives that end before their first checkpoint is whole then add nothing to this log, and no put waits.
+    pub(crate) fn catch_up(&self) {
+        let mut core = lock(&self.core);
+        let within =
+            checkpoint::content_bytes_max(self.content()).max(self.options.checkpoint_bytes);
+        if core.replay_bytes < within {
+            return;
+        }
+        if let Err(failure) = self.finish_checkpoint(&mut core) {
+            // As in a round. The values that were found can be read, so this is no reason not to start.
+            self.fail(failure);
         }
     }
 

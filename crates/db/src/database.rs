@@ -9,27 +9,35 @@ use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 
-use crate::commit::{Core, Shared, lock};
+use crate::commit::{Core, Shared};
 use crate::error::{Error, LogFailure};
 use crate::history::follow::{self, LogCursor, LogStep, Wanted};
 use crate::history::index::Index;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
-use crate::log::codec::{Owner, Seal};
-use crate::log::times::Time;
+use crate::log::codec::Owner;
+use crate::log::counters::LogCounters;
+use crate::log::entry::{Entry, EntryKind};
+use crate::log::owners::SharedOwners;
+use crate::log::seal::Seal;
 use crate::log::writer::{Done, LogWriter, NO_READING};
 use crate::log::{checkpoint, segment_name};
+use crate::mutex::lock;
 use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
-use crate::owners::SharedOwners;
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
-use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
+use crate::queue::{Queue, touched_buffer};
 use crate::realtime;
 use crate::recovery::{self, RecoveryReport};
-use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Pulse, Stats};
+use crate::stats::{DROPPING_SHOWN_NS, Health, Pulse, Stats};
 use crate::store::SegmentStore;
 use crate::table::{FreshCount, Key, Now, OWN_NAPS_MAX, Table, TableMemory};
 use crate::ticket::Progress;
-use crate::wall::{Latest, Wall};
+use crate::time::Time;
+use crate::wall::{Latest, Wall, boot_tag};
+
+mod alarms;
+pub(crate) mod put;
+pub(crate) mod snapshot;
 
 /// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
 const QUEUE_WAIT: Duration = Duration::from_millis(5);
@@ -76,7 +84,8 @@ impl<S: SegmentStore> std::fmt::Debug for Database<S> {
 }
 
 impl<S: SegmentStore> Database<S> {
-    /// Recovers what the store holds and starts the commit thread. All memory is allocated here.
+    /// Recovers what the store holds and starts the commit thread. All memory is allocated here. After a crash that
+    /// left much log, a checkpoint is written first; [`Self::health`] tells of a store that cannot be written.
     ///
     /// # Errors
     /// [`Error::OptionInvalid`], [`Error::TableTooSmall`], [`Error::Thread`]; [`Error::Version`] for a file or a key of
@@ -126,7 +135,7 @@ impl<S: SegmentStore> Database<S> {
         let shared = Arc::new(Shared {
             table,
             owners: SharedOwners::new(recovered.owners),
-            boot_tag: recovery::boot_tag(&boot_id),
+            boot_tag: boot_tag(&boot_id),
             boot_id,
             queue: PiLock::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
             admission,
@@ -170,6 +179,7 @@ impl<S: SegmentStore> Database<S> {
             clock,
             options,
         });
+        shared.catch_up();
         let mut thread = None;
         if options.commit_driver == CommitDriver::Thread {
             let name = "db-commit";

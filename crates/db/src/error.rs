@@ -148,7 +148,7 @@ pub enum Error {
     /// A later version wrote the log. Nothing was changed.
     #[error(
         "the log has format version {found}, this program knows up to {}: use a newer program",
-        crate::log::codec::FORMAT_VERSION
+        crate::limits::FORMAT_VERSION
     )]
     Version {
         /// Version in the file.

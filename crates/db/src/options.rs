@@ -1,26 +1,10 @@
 //! What a caller chooses at start: sizes, limits and intervals, each with its range.
 
 use crate::error::Error;
+use crate::limits::{
+    KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, VALUE_BYTES_LIMIT,
+};
 use crate::qos::admission::Quality;
-
-/// Bytes of the longest key.
-pub const KEY_BYTES_MAX: usize = 255;
-
-/// The default of `key_bytes_mean`: keys of so many bytes fit, however many there are. Longer ones need shorter ones
-/// beside them, or a greater mean.
-pub const KEY_BYTES_MEAN: u32 = 64;
-
-/// The least `key_bytes_mean`: a shorter key takes as much.
-pub const KEY_BYTES_MEAN_MIN: u32 = 16;
-
-/// The greatest `key_bytes_mean`: keys of any length fit, however many there are.
-pub const KEY_BYTES_MEAN_MAX: u32 = 256;
-
-/// The greatest `value_bytes_max` that a table can be given; one record must fit the recovery buffer.
-pub const VALUE_BYTES_LIMIT: usize = 8192;
-
-/// The greatest `objects_max` that a table can be given.
-pub const OBJECTS_LIMIT: u32 = 1 << 24;
 
 /// An object's number: its slot in the table and its name in the log. Stable across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,7 +13,7 @@ pub struct ObjectId(pub u32);
 /// What is declared about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectSpec<'a> {
-    /// UTF-8 name, 1 to [`KEY_BYTES_MAX`] bytes.
+    /// UTF-8 name, 1 to [`crate::KEY_BYTES_MAX`] bytes.
     pub key: &'a str,
     /// Absolute validity interval: the value is fresh while `now - timestamp <= avi_ms`.
     pub avi_ms: u32,
@@ -78,16 +62,6 @@ pub struct Retention {
     pub full_policy: FullPolicy,
 }
 
-/// What happens to a reading that is not admitted to the table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShedPolicy {
-    /// It goes to the log, so that the history has it.
-    #[default]
-    Log,
-    /// It is discarded and counted.
-    Drop,
-}
-
 /// What the memory of a slot table depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSize {
@@ -119,7 +93,8 @@ pub struct DbOptions {
     /// Bytes of one log segment file.
     pub segment_bytes_max: u64,
     /// Bytes of log after which a checkpoint begins, and within which it is written. A restart reads less than twice as
-    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead.
+    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead. This
+    /// holds after any number of crashes: a start that has read this much writes a checkpoint before it takes anything.
     pub checkpoint_bytes: u64,
     /// Bytes of one checkpoint piece: the most by which a checkpoint can delay a lone commit.
     pub checkpoint_piece_bytes_max: usize,
@@ -256,8 +231,10 @@ mod tests {
     /// The least append and the least piece hold what they must, with the longest key and the greatest numbers.
     #[test]
     fn the_longest_key_fits_the_least_sizes() {
-        use crate::log::codec::{self, ANCHOR_BYTES, Dictionary, Latest, Object, Seal};
-        use crate::log::times::Time;
+        use crate::limits::KEY_BYTES_MAX;
+        use crate::log::codec::{self, ANCHOR_BYTES, Dictionary, Latest, Object};
+        use crate::log::seal::Seal;
+        use crate::time::Time;
         let key = "k".repeat(KEY_BYTES_MAX);
         for value_bytes_max in [1, 400, VALUE_BYTES_LIMIT] {
             let record = value_bytes_max + 320;

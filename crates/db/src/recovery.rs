@@ -9,13 +9,15 @@ use std::ops::ControlFlow;
 use base::seeded_bug::SeededBug;
 
 use crate::error::Error;
-use crate::log::codec::{Dictionary, FORMAT_VERSION, Record};
+use crate::limits::FORMAT_VERSION;
+use crate::log::codec::{Dictionary, Record};
+use crate::log::owners::Owners;
 use crate::log::reader::{Damage, Reader, Tail};
 use crate::log::{checkpoint, scan, segment_name};
 use crate::options::ObjectId;
-use crate::owners::Owners;
 use crate::store::SegmentStore;
 use crate::table::{SlotValue, Table};
+use crate::wall::boot_tag;
 
 /// How often a checkpoint is tried that is whole, but cannot be read a moment later.
 const LOADS_MAX: u32 = 3;
@@ -68,13 +70,6 @@ pub(crate) struct Recovered {
     pub(crate) is_older_store: bool,
     /// Which series has each key; the log or the checkpoint has all of them.
     pub(crate) owners: Owners,
-}
-
-/// First eight bytes of a boot id: tells boots apart in a slot.
-#[must_use]
-pub(crate) fn boot_tag(boot_id: &[u8; 16]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = *boot_id;
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 pub(crate) fn recover<S: SegmentStore>(
@@ -320,11 +315,11 @@ fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::codec::{
-        self, Anchor, CheckpointHead, Latest, Object, Owner, Reading, Seal, others,
-    };
-    use crate::log::times::{Context, Form, Time};
+    use crate::log::codec::{self, CheckpointHead, Latest, Object, Owner, Reading, others};
+    use crate::log::seal::Seal;
+    use crate::log::times::{Anchor, Context, Form};
     use crate::store::{MemoryStore, StoreError};
+    use crate::time::Time;
 
     #[test]
     fn an_empty_store_begins_at_zero() {
@@ -572,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_the_store_is_older_is_kept_by_whatever_is_left_of_it() {
+    fn an_older_store_is_recognised_by_any_of_its_remaining_files() {
         let seal = Seal::of(MemoryStore::new().secret());
         let is_older = |files: &[(&str, &Vec<u8>)]| {
             let mut store = MemoryStore::new();
@@ -650,14 +645,6 @@ mod tests {
         assert_eq!(
             (recovered.resume, recovered.next_segment),
             (Some((4, 0)), 5)
-        );
-    }
-
-    #[test]
-    fn boots_are_told_apart_by_eight_bytes() {
-        assert_eq!(
-            boot_tag(&[1, 2, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]),
-            0x0201
         );
     }
 }

@@ -6,10 +6,11 @@
 //! clock too, so that a clock that jumps deletes nothing early. Readings that a consumer has still to pass on are held
 //! back from both limits, up to a limit of their own.
 
-use crate::commit::{Core, Shared, lock};
+use crate::commit::{Core, Shared};
 use crate::error::Error;
 use crate::history::index::Limits;
-use crate::history::summary::{Outline, Sample};
+use crate::log::summary::{Outline, Sample};
+use crate::mutex::lock;
 use crate::options::Retention;
 use crate::store::SegmentStore;
 use crate::wall::Wall;

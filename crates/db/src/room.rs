@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sure_is_what_is_kept_free() {
+    fn a_table_surely_fits_if_its_checkpoint_is_kept_free() {
         for store_bytes in [0, 7, 4096, 1 << 24, u64::MAX] {
             for checkpoint_bytes in [0, 1, 1024, 1025, 1 << 22, (1 << 22) + 1, u64::MAX] {
                 let is_kept = reserve_bytes(checkpoint_bytes, store_bytes) == checkpoint_bytes;

@@ -21,13 +21,13 @@ use std::time::Duration;
 use base::clock::Clock;
 
 use crate::error::Error;
-use crate::log::times::Time;
-use crate::options::{
-    KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, ObjectId, TableSize,
-    VALUE_BYTES_LIMIT,
+use crate::limits::{
+    KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, VALUE_BYTES_LIMIT,
 };
+use crate::options::{ObjectId, TableSize};
 use crate::realtime;
-use crate::recovery::boot_tag;
+use crate::time::Time;
+use crate::wall::boot_tag;
 
 mod keys;
 mod read;

@@ -15,17 +15,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::commit::lock;
+use base::monitor::{Instance, Monitor};
+
+use crate::database::put::{Commit, Staged};
 use crate::database::{Database, Got};
 use crate::error::Error;
-use crate::log::times::Time;
-use crate::monitor::{Instance, Monitor};
+use crate::mutex::lock;
 use crate::options::{Durability, ObjectId};
 use crate::pi_lock::PiLock;
-use crate::put::{Commit, Staged};
 use crate::realtime::{self, Cores};
 use crate::store::SegmentStore;
 use crate::ticket::Ticket;
+use crate::time::Time;
 
 /// Stack of a task, if its specification names none.
 pub const STACK_BYTES: usize = 512 << 10;

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_value() {
+    fn malformed_bytes_are_no_value() {
         for bytes in [
             &b""[..],
             b"b",
@@ -253,7 +253,7 @@ mod tests {
         }
 
         #[test]
-        fn what_decodes_has_no_second_form(bytes in prop::collection::vec(any::<u8>(), 0..12), tag in 0..5_usize) {
+        fn a_decoded_value_has_no_second_form(bytes in prop::collection::vec(any::<u8>(), 0..12), tag in 0..5_usize) {
             let mut bytes = bytes;
             if let (Some(first), Some(tag)) = (bytes.first_mut(), b"iubtT".get(tag)) {
                 *first = *tag;

@@ -1,4 +1,5 @@
 //! The wall clock beside the monotonic clock: both read as of one moment, and what a put needs of them in one word.
+//! Also the number of the boot to which times of the monotonic clock belong.
 //!
 //! **Invariant:** times of the wall clock run back only where that clock was set back: what differs between two samples
 //! because of their reading alone changes nothing.
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use base::clock::Clock;
 use base::seeded_bug::SeededBug;
 
-use crate::log::times::Time;
+use crate::time::Time;
 
 /// Tries to read both clocks at one moment.
 const TRIES: u32 = 4;
@@ -18,6 +19,13 @@ const SPAN_NS: u64 = 50_000;
 const STEADY_US: u64 = 100;
 /// Largest offset that the word holds, in µs: far beyond the times of real clocks.
 const OFFSET_US_MAX: i64 = i64::MAX >> 1;
+
+/// First eight bytes of a boot id: tells boots apart in a slot.
+#[must_use]
+pub(crate) fn boot_tag(boot_id: &[u8; 16]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *boot_id;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
 
 /// A sample of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,5 +311,13 @@ mod tests {
                 assert_eq!(Latest::new(wall).get(), wall);
             }
         }
+    }
+
+    #[test]
+    fn boots_are_told_apart_by_eight_bytes() {
+        assert_eq!(
+            boot_tag(&[1, 2, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]),
+            0x0201
+        );
     }
 }

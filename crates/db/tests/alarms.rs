@@ -367,7 +367,7 @@ fn values_of_before_a_start_are_judged_as_if_they_came_now() {
 
 /// Between the thresholds the earlier state decides; what is over meanwhile is reported as over.
 #[test]
-fn what_was_raised_before_a_start_goes_on() {
+fn alarms_raised_before_a_start_go_on() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());
     let ids = ["a", "b", "c", "d", "e"].map(|key| declare(&db, key));
@@ -418,7 +418,7 @@ fn what_was_raised_before_a_start_goes_on() {
 
 /// An alarm that finds no room in the queue at a start is still reported as over.
 #[test]
-fn what_goes_on_without_room_to_say_so_is_told_as_over() {
+fn an_alarm_without_room_in_the_queue_is_still_reported_as_over() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());
     let ids = ["a", "b", "c"].map(|key| declare(&db, key));

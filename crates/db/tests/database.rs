@@ -66,7 +66,7 @@ fn a_reading_is_read_back_with_age_and_freshness() {
 }
 
 #[test]
-fn everything_is_there_after_a_close_and_after_a_crash() {
+fn readings_are_there_after_a_close_and_after_a_crash() {
     let clock = sim_clock();
     let mut store = MemoryStore::new();
     for round in 0..6i64 {

@@ -52,7 +52,7 @@ fn follow_all(db: &Db, cursor: &mut LogCursor, readings_max: usize) -> (Vec<(u64
 }
 
 #[test]
-fn everything_comes_once_and_in_order_while_the_log_grows_and_rotates() {
+fn readings_come_once_and_in_order_while_the_log_grows_and_rotates() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let clock = sim_clock();
@@ -93,7 +93,7 @@ fn everything_comes_once_and_in_order_while_the_log_grows_and_rotates() {
 }
 
 #[test]
-fn it_goes_on_after_a_restart() {
+fn a_cursor_goes_on_after_a_restart() {
     let clock = sim_clock();
     let mut random = Random::new(3);
     let mut store = MemoryStore::new();
@@ -118,7 +118,7 @@ fn it_goes_on_after_a_restart() {
 }
 
 #[test]
-fn what_is_deleted_or_damaged_is_counted() {
+fn deleted_and_damaged_readings_are_counted() {
     let mut damaged = 0;
     for seed in 0..30 {
         let mut random = Random::new(seed);
@@ -231,7 +231,7 @@ fn a_limit_of_what_is_held_takes_nothing_from_the_history() {
 }
 
 #[test]
-fn what_is_held_stays_beyond_the_limits_up_to_its_own() {
+fn held_readings_stay_beyond_the_limits_up_to_their_own() {
     let clock = sim_clock();
     let mut random = Random::new(1);
     let retention = Retention {

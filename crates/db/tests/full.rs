@@ -68,7 +68,7 @@ fn full_reject_with_retention_recovers() {
 
 /// The same with usual pace of checkpoints, after a restart that found the checkpoint rotten.
 #[test]
-fn full_reject_rotten_checkpoint() {
+fn a_full_store_with_a_rotten_checkpoint_recovers_by_retention() {
     let clock = sim_clock();
     let db = open(small_store(40_000), &clock, keep(Retention::default()));
     let ids = declare(&db, 4);
@@ -256,7 +256,7 @@ fn drop_counts_past_an_empty_segment() {
 
 /// An idle node with a commit thread and retention that waits for a checkpoint.
 #[test]
-fn retention_of_an_idle_node() {
+fn an_idle_node_deletes_by_retention() {
     let clock = sim_clock();
     let options = DbOptions {
         commit_driver: CommitDriver::Thread,
@@ -396,7 +396,7 @@ fn future_time_blocks_age() {
 
 /// A declaration that was refused because of `Full` is repeated.
 #[test]
-fn declare_while_full() {
+fn a_declaration_refused_while_full_is_repeated() {
     let clock = sim_clock();
     let options = DbOptions {
         checkpoint_bytes: 1 << 20,
@@ -626,7 +626,7 @@ fn thread_full_nobody_hangs() {
 
 /// The clock becomes right after the last reading of its boot.
 #[test]
-fn clock_right_after_the_last_reading() {
+fn times_corrected_after_the_last_reading_survive_a_clean_restart() {
     let clock = SimClock::new(5);
     let db = open(MemoryStore::new(), &clock, small_options());
     let id = declare(&db, 1)[0];
@@ -670,7 +670,7 @@ fn clock_right_after_the_last_reading() {
 
 /// A table that may hold long values but holds short ones keeps room only for the short ones.
 #[test]
-fn what_might_be_in_the_table_takes_no_room() {
+fn possible_long_values_take_no_room_in_the_table() {
     let clock = sim_clock();
     let options = DbOptions {
         objects_max: 2000,

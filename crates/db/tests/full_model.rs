@@ -206,7 +206,7 @@ fn flash_drop_goes_on_with_large_segments() {
 /// Default sizes; the file store gives a growing file long runs at once; the room for the checkpoint must still be
 /// there.
 #[test]
-fn flash_default_sizes() {
+fn a_store_on_flash_with_default_sizes_keeps_room_for_the_checkpoint() {
     let mut bad = Vec::new();
     for seed in 0..100u64 {
         let mut r = Random::new(seed);

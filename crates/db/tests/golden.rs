@@ -330,7 +330,7 @@ fn an_index_of_the_version_before_is_used() {
 
 #[test]
 fn a_later_format_is_refused_not_guessed() {
-    let seal = db::log::codec::Seal::of(scenario::SECRET);
+    let seal = db::log::seal::Seal::of(scenario::SECRET);
     let (mut segment, mut checkpoint) = (Vec::new(), Vec::new());
     db::log::codec::put_segment(&mut segment, seal, 9);
     let head = db::log::codec::CheckpointHead {

@@ -283,7 +283,7 @@ fn partial_summary_is_not_believed() {
 
 /// The oldest segment's directory entry cannot be read when it must be deleted.
 #[test]
-fn damaged_directory_entry_of_the_oldest() {
+fn a_damaged_directory_entry_of_the_oldest_segment_stops_no_put() {
     let clock = sim_clock();
     let mut store = MemoryStore::new();
     store.set_capacity_bytes(24_000);
@@ -341,7 +341,7 @@ fn damaged_directory_entry_stops_retention() {
 
 /// One bad sector under an index file.
 #[test]
-fn an_index_file_on_a_bad_sector() {
+fn an_index_file_on_a_bad_sector_hides_no_reading() {
     let clock = sim_clock();
     let (store, faults) = probe(MemoryStore::new());
     let db = open(store, &clock, small_options());
@@ -405,7 +405,7 @@ fn an_index_file_on_a_bad_sector() {
 
 /// An index made while part of the segment could not be read must not rule out what can be read later.
 #[test]
-fn index_made_from_a_damaged_segment() {
+fn an_index_of_a_damaged_segment_rules_out_no_reading() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, small_options());
     let ids = declare(&db, 2);

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use crate::common::{Known, declare, open, scan, sim_clock, small_options};
 use db::log::codec::{self, Record};
 use db::log::reader::Reader;
+use db::log::seal::Seal;
 use db::{Database, DbOptions, Durability, MemoryStore, SegmentStore, Time};
 use proptest::prelude::*;
 
@@ -186,7 +187,7 @@ fn a_record_inside_a_damaged_value_is_not_believed() {
     codec::put_dictionary(
         &mut forged,
         // Even with the valid seal.
-        codec::Seal::of(MemoryStore::new().secret()),
+        Seal::of(MemoryStore::new().secret()),
         &codec::Dictionary {
             id: 3,
             key: "forged",

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use crate::common::{declare, formatted, open, scan, sim_clock, small_options};
-use db::log::codec::{self, Anchor, Dictionary, Reading, Seal};
-use db::log::times::{Context, Form, Time};
-use db::{Database, DbOptions, Durability, MemoryStore, PowerCut, SegmentStore};
+use db::log::codec::{self, Dictionary, Reading};
+use db::log::seal::Seal;
+use db::log::times::{Anchor, Context, Form};
+use db::{Database, DbOptions, Durability, MemoryStore, PowerCut, SegmentStore, Time};
 
 fn options() -> DbOptions {
     DbOptions {

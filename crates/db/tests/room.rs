@@ -92,7 +92,7 @@ fn a_table_of_a_quarter_of_the_store_always_has_its_checkpoints() {
 
 /// The same on the file store, which gives growing files room ahead.
 #[test]
-fn on_the_file_store_too() {
+fn a_table_of_a_quarter_of_the_file_store_has_its_checkpoints() {
     for blocks in [700, 1500] {
         let format = flash::FormatOptions {
             files_max: 64,

@@ -168,7 +168,7 @@ fn readings_that_arrive_meanwhile_do_no_harm() {
 }
 
 #[test]
-fn what_retention_deletes_meanwhile_is_left_out() {
+fn segments_deleted_by_retention_meanwhile_are_left_out() {
     let (_, gone) = check(9_000, 900, 2);
     assert!(
         gone > 0,
@@ -177,7 +177,7 @@ fn what_retention_deletes_meanwhile_is_left_out() {
 }
 
 #[test]
-fn what_a_start_needs_is_never_missing() {
+fn files_that_a_start_needs_are_never_missing_in_a_copy() {
     // More and more readings arrive, until the checkpoint has gone before its log is copied.
     let begun = (12..60).map(|between| check(9_000, 300, between).0);
     let replaced = begun.into_iter().find(|begun| *begun > 1);

@@ -75,7 +75,7 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
 
 /// None of it is visible, none is counted as taken, and the next call finds everything unchanged.
 #[test]
-fn what_cannot_be_stored_whole_is_refused_whole() {
+fn readings_that_cannot_be_stored_together_are_refused_together() {
     let clock = sim_clock();
     let options = DbOptions {
         value_bytes_max: 400,

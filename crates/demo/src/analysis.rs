@@ -17,8 +17,8 @@ const TEMPERATURE_C_MAX: f64 = 60.0;
 /// Oxygen. SFPE Handbook, "Combustion Toxicity" (Purser): below 15 % judgement and movement fail.
 const OXYGEN_MOL_PERCENT_MIN: f64 = 15.0;
 
-/// Carbon monoxide, 1,400 ppm: about the concentration whose half-hour dose incapacitates (ISO 13571 asphyxiant
-/// gas model, 35,000 ppm·min at an FED of 1, with a margin for exertion).
+/// Carbon monoxide, 1,400 ppm: about the concentration whose half-hour dose incapacitates. The ISO 13571 asphyxiant gas
+/// model has 35,000 ppm·min at an FED of 1, here with a margin for exertion.
 const MONOXIDE_MOL_PERCENT_MAX: f64 = 0.14;
 
 /// Optical density per metre. Jin, in the SFPE Handbook: at an extinction coefficient of 1.15 1/m, which equals this
@@ -38,8 +38,8 @@ const THREAT_SHARE: f64 = 0.5;
 const AMBIENT_TEMPERATURE_C: f64 = 20.0;
 const AMBIENT_OXYGEN_MOL_PERCENT: f64 = 20.9;
 
-/// Upper layer temperature from which a room counts as burning in the forecast of the next room (SFPE Handbook: a layer
-/// of 200 °C radiates the tolerance limit; half of the rise towards it marks a room that feeds its neighbours).
+/// Upper layer temperature from which a room counts as burning in the forecast of the next room. A layer of 200 °C
+/// radiates the tolerance limit (SFPE Handbook). Half of the rise towards it marks a room that feeds its neighbours.
 const SPREADING_TEMPERATURE_C: f64 = 110.0;
 
 /// Time over which the rate of rise is averaged, in milliseconds of the trace.
@@ -347,8 +347,8 @@ fn heading_to(
     next
 }
 
-/// Returns the best way from each storey's corridor to the main door: a breadth-first search from the main door
-/// inwards, first only through safe rooms, then through all survivable rooms.
+/// Returns the best way from each storey's corridor to the main door. It is a breadth-first search from the main door
+/// inwards: first only through safe rooms, then through all survivable rooms.
 fn ways_out(rooms: &[RoomPicture; ROOMS]) -> [WayOut; STOREYS] {
     let safely = reached(|room| rooms[room.index()].verdict == Verdict::Safe);
     let somehow = reached(|room| rooms[room.index()].verdict.is_passable());
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_readings_nothing_is_claimed() {
+    fn rooms_are_unknown_before_the_first_readings() {
         let values = Values::at_rest();
         let picture = *Analysis::new(assign(&values.sensors)).step(0, |_| None);
         assert!(

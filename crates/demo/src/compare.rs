@@ -1,5 +1,5 @@
-//! The store that a run leaves behind, reopened and compared only with the parent's record: its whole log, and the
-//! tables that a start rebuilds from it.
+//! The store that a run leaves behind, reopened and compared only with the parent's record. The comparison covers its
+//! whole log, and the tables that a start rebuilds from it.
 
 use super::recorder::{Comparison, Record, TablesFound};
 use super::writer::{db_options, table_rows};
@@ -29,9 +29,9 @@ pub(crate) struct Reopened {
     pub(crate) log_segments: u64,
 }
 
-/// Reopens the store without writing to it and compares it with the record three times: its whole log; the table of a
-/// start; and the table of a start without checkpoints. The run ends with a checkpoint, so only the last one shows that
-/// the log alone restores every reading.
+/// Reopens the store without writing to it. Compares the record with its whole log, with the table of a start, and with
+/// the table of a start without checkpoints. The run ends with a checkpoint, so only the last one shows that the log
+/// alone restores every reading.
 pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError> {
     let failed = |error: &dyn Error| {
         CliError::failure(
@@ -95,7 +95,7 @@ pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError
     })
 }
 
-/// Starts a database on the store and compares its table, without writing.
+/// Starts a database on the store and compares its table. What the start writes stays in the overlay.
 fn table<S: SegmentStore>(
     store: S,
     sensors: &Sensors,

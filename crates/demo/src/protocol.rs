@@ -563,7 +563,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_writer_says_arrives() {
+    fn messages_of_the_writer_arrive_as_sent() {
         let mut pipe = Vec::new();
         let mut writer = FrameWriter::new(&mut pipe);
         let ready = Ready {
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_parent_says_arrives() {
+    fn messages_of_the_parent_arrive_as_sent() {
         let mut pipe = Vec::new();
         let mut writer = FrameWriter::new(&mut pipe);
         let start = Start {

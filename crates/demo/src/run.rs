@@ -1,8 +1,9 @@
 //! A run from the first life of the writer to the comparison of the reopened store with the record.
 
 use super::compare::{self, Reopened};
-use super::face::Face;
-use super::place::Place;
+use super::directory::StoreDirectory;
+use super::options::RunOptions;
+use super::progress::Progress;
 use super::protocol::{FromWriter, LatencyOf, Ready, Start, Stats, TableRow};
 use super::recorder::{Record, RecordError, TablesFound};
 use super::state::{Phase, Rate, Snapshot, Sums, remember};
@@ -25,16 +26,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout for a silent writer; it reports ten times per second.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The requested run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RunOptions {
-    /// Time of the trace to replay.
-    pub(crate) end_ms: u64,
-    pub(crate) speed: f64,
-    /// Seed of the kills; `None`: no kills.
-    pub(crate) seed: Option<u64>,
-}
-
 /// How a life ended.
 enum Ended {
     Finished,
@@ -54,7 +45,7 @@ struct Present {
 
 /// The parent's side of a run.
 pub(crate) struct Run<'p> {
-    place: &'p Place,
+    directory: &'p StoreDirectory,
     options: RunOptions,
     begun: Instant,
     record: Record,
@@ -80,10 +71,10 @@ pub(crate) struct Run<'p> {
 }
 
 impl<'p> Run<'p> {
-    pub(crate) fn new(place: &'p Place, options: &RunOptions) -> Self {
+    pub(crate) fn new(directory: &'p StoreDirectory, options: &RunOptions) -> Self {
         let now = Instant::now();
         Self {
-            place,
+            directory,
             options: *options,
             begun: now,
             record: Record::default(),
@@ -108,14 +99,14 @@ impl<'p> Run<'p> {
     }
 
     /// Runs all lives, then compares.
-    pub(crate) fn run(mut self, face: &mut Face) -> Result<Figures, CliError> {
+    pub(crate) fn run(mut self, progress: &mut Progress) -> Result<Figures, CliError> {
         let lives = plan(self.options.end_ms, self.options.speed, self.options.seed);
         self.kills_planned = lives.iter().filter(|life| life.kill.is_some()).count() as u64;
         for planned in &lives {
             if self.stop_wanted {
                 break;
             }
-            self.live(planned, face)?;
+            self.live(planned, progress)?;
         }
         if self.stop_wanted && self.killed_at.is_some() {
             // Stopped between a kill and the next start: recover once more, so that the compared store has been
@@ -125,21 +116,21 @@ impl<'p> Run<'p> {
                     end_ms: self.record.time_ms_last(),
                     kill: None,
                 },
-                face,
+                progress,
             )?;
         }
         let seconds = self.begun.elapsed().as_secs_f64();
         self.phase = Phase::Comparing;
-        self.show(face, true)?;
+        self.show(progress, true)?;
         let begun = Instant::now();
-        let mut reopened = compare::reopen(&self.place.image(), &self.record)?;
+        let mut reopened = compare::reopen(&self.directory.image(), &self.record)?;
         reopened.comparison.tables.add(&self.tables);
         let reopen_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(self.figures(seconds, &reopened, reopen_ns))
     }
 
     /// Runs one life of the writer.
-    fn live(&mut self, planned: &PlannedLife, face: &mut Face) -> Result<(), CliError> {
+    fn live(&mut self, planned: &PlannedLife, progress: &mut Progress) -> Result<(), CliError> {
         self.record.begin_life();
         let open = self.record.open();
         let start = Start {
@@ -150,12 +141,12 @@ impl<'p> Run<'p> {
             origin_ms: self.record.time_ms_last(),
         };
         let mut life = Life::begin(
-            &self.place.image(),
-            self.place.temporary_dir(),
+            &self.directory.image(),
+            self.directory.temporary_dir(),
             &start,
             &open,
         )?;
-        let ended = self.watch(&mut life, planned.kill, face);
+        let ended = self.watch(&mut life, planned.kill, progress);
         let killed = matches!(ended, Ok(Ended::Killed));
         if ended.is_err() {
             life.kill();
@@ -186,7 +177,7 @@ impl<'p> Run<'p> {
         &mut self,
         life: &mut Life,
         kill: Option<KillAt>,
-        face: &mut Face,
+        progress: &mut Progress,
     ) -> Result<Ended, CliError> {
         let mut kill_at = match kill {
             Some(KillAt::Start { delay }) => Some(life.begun + delay),
@@ -247,7 +238,7 @@ impl<'p> Run<'p> {
                 self.kills_after_acknowledgement += u64::from(struck_at.is_some());
                 return self.kill(life);
             }
-            self.show(face, false)?;
+            self.show(progress, false)?;
             if self.stop_wanted && stopped_at.is_none() {
                 stopped_at = Some(now);
                 self.phase = Phase::Finishing;
@@ -373,7 +364,7 @@ impl<'p> Run<'p> {
     }
 
     /// Shows the snapshot if it is time for the next frame; notes whether a stop is wanted.
-    fn show(&mut self, face: &mut Face, now_please: bool) -> Result<(), CliError> {
+    fn show(&mut self, progress: &mut Progress, now_please: bool) -> Result<(), CliError> {
         self.stop_wanted |= signals::stop_requested();
         let now = Instant::now();
         if !now_please
@@ -401,7 +392,7 @@ impl<'p> Run<'p> {
             kills_planned: self.kills_planned,
             direct: self.direct,
         };
-        self.stop_wanted |= face.show(&snapshot)?;
+        self.stop_wanted |= progress.show(&snapshot)?;
         Ok(())
     }
 

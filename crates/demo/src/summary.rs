@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_and_durations_are_grouped_and_rounded() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(155_499), "155,499");

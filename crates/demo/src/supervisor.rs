@@ -174,7 +174,7 @@ pub(crate) enum KillAt {
         /// If set, kill this long after the next acknowledgement: this reveals an acknowledgement sent too early.
         acknowledged: Option<Duration>,
         /// Kill only while tickets are open. To make sure that some are, kill at the first such moment from this trace
-        /// time on, even if the delay is not over or no acknowledgement came.
+        /// time on. Neither the delay nor an acknowledgement is then waited for.
         open_by_ms: u64,
     },
     /// This long after the start of the process, during its recovery.
@@ -209,8 +209,7 @@ const DELAY_MS_MAX: u64 = 300;
 const START_MS_MAX: u64 = 60;
 
 /// Returns the lives of a run. Without a seed it is one life without a kill. Otherwise the trace is divided into equal
-/// parts; each part except the last ends with a kill at a random trace time, and two further kills occur during
-/// recovery.
+/// parts. Each part except the last ends with a kill at a random trace time. Two further kills occur during recovery.
 pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLife> {
     let Some(seed) = seed else {
         return vec![PlannedLife { end_ms, kill: None }];

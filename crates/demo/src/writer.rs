@@ -538,7 +538,7 @@ fn task_died() -> CliError {
     )
 }
 
-/// The clock of the trace. It stops at the end of what this life may offer: while the writer waits there to be killed,
+/// The clock of the trace. It stops at the end of what this life may offer. While the writer waits there to be killed,
 /// no sensor reports, and readings must not age.
 #[derive(Clone, Copy)]
 struct TraceClock {

@@ -8,9 +8,9 @@
 //! **Must not know:** the bytes of store and log, the controller, the configuration file, the sources of readings.
 //!
 //! **Invariants:** a cursor moves past a reading only when the upstream has acknowledged it, or when its loss has been
-//! counted; at most one window of readings may have been sent beyond the durable cursor; memory is bounded whatever an
-//! upstream or a browser does; nothing they send causes a panic; a slow peer delays only itself, and nothing here slows
-//! the intake of readings.
+//! counted. At most one window of readings may have been sent beyond the durable cursor. Memory is bounded for any
+//! behaviour of upstreams and browsers, and no input causes a panic. A slow peer delays only itself, and nothing here
+//! slows the intake of readings.
 //!
 //! **Files:** `forward/`, `http/` and `urgent/` (list of files in their `mod.rs`), `secret.rs` passwords, `error.rs`.
 

@@ -335,7 +335,7 @@ fn drain(world: &mut World, db: &Arc<Db>, forwarder: &mut Forwarder<SimDevice>) 
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_and_one_window_at_most_comes_twice() {
+fn acknowledged_readings_are_kept_and_one_window_at_most_comes_twice() {
     let (mut received, mut repeats) = (0, 0);
     for seed in 0..SEEDS {
         let (some, again) = run(seed, true);
@@ -348,7 +348,7 @@ fn nothing_acknowledged_is_lost_and_one_window_at_most_comes_twice() {
 
 /// Tests ends without a power cut, clean and unclean.
 #[test]
-fn restarts_repeat_no_more() {
+fn restarts_repeat_no_more_than_the_window_allows() {
     for seed in 0..30 {
         run(1_000_000 + seed, false);
     }

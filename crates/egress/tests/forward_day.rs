@@ -113,7 +113,7 @@ fn a_day_offline_costs_disk_and_nothing_else() {
 }
 
 #[test]
-fn rules_by_key_filter_thin_and_watch_the_time() {
+fn rules_by_key_filter_thin_and_limit_the_age() {
     let rule = |pattern: &str| KeyRule {
         pattern: pattern.to_owned(),
         ..KeyRule::default()
@@ -191,7 +191,7 @@ fn rules_by_key_filter_thin_and_watch_the_time() {
 }
 
 #[test]
-fn what_retention_takes_from_a_backlog_is_counted_and_a_hold_prevents_it() {
+fn readings_that_retention_takes_from_a_backlog_are_counted_and_a_hold_prevents_it() {
     for hold in [false, true] {
         let clock = clock();
         let retention = Retention {

@@ -101,7 +101,7 @@ fn a_size_that_is_refused_is_learnt() {
 }
 
 #[test]
-fn nothing_is_sent_before_the_clock_is_right_or_has_been_waited_for() {
+fn readings_wait_until_the_clock_is_right_or_the_wait_is_over() {
     for comes in [true, false] {
         let clock = SimClock::new(7);
         let db = open(format(2048, 1), &clock, crate::common::options());
@@ -130,7 +130,7 @@ fn nothing_is_sent_before_the_clock_is_right_or_has_been_waited_for() {
 }
 
 #[test]
-fn what_goes_again_because_a_cursor_is_lost_is_counted() {
+fn readings_sent_again_because_a_cursor_is_lost_are_counted() {
     let (clock, db, ids) = node(2048);
     let options = from_oldest(20);
     let mut one = forwarder(&db, &clock, options.clone());
@@ -232,7 +232,7 @@ fn ten_thousand_readings_at_most_go_without_an_answer() {
 
 /// What was sent before a crash may have arrived. An orderly stop, before it is sent again, does not change that.
 #[test]
-fn what_a_crash_leaves_in_doubt_is_counted_after_an_orderly_stop_too() {
+fn readings_that_a_crash_leaves_in_doubt_are_counted_after_an_orderly_stop_too() {
     let (clock, db, ids) = node(8 << 10);
     let options = from_oldest(4_000);
     record(&db, &ids, 0..12_000);

@@ -1,9 +1,9 @@
-//! The codes of the C interface, and the text of the last failure.
+//! The codes of the C interface.
 
+use base::block::DeviceError;
 use base::error::Code;
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use c_interface::{Failure, failure};
+use std::ffi::CStr;
 
 /// The call succeeded.
 pub const KEELFLASH_OK: i32 = 0;
@@ -30,81 +30,25 @@ pub const KEELFLASH_EXISTS: i32 = -12;
 /// A defect of the library. The affected store refuses every further call except closing.
 pub const KEELFLASH_INTERNAL: i32 = -100;
 
-/// The reason for a failed call: a code and a line of text.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    code: i32,
-    text: String,
+const _: () = assert!(KEELFLASH_OK == failure::OK && KEELFLASH_INTERNAL == failure::INTERNAL);
+
+/// Makes an error of the store a failure.
+pub(crate) fn of_store(error: flash::Error) -> Failure {
+    Failure::of(error.code(), error)
 }
 
-impl Failure {
-    pub(crate) fn new(code: i32, text: impl Into<String>) -> Self {
-        Self {
-            code,
-            text: text.into(),
-        }
-    }
-
-    pub(crate) fn invalid(text: impl Into<String>) -> Self {
-        Self::new(KEELFLASH_INVALID, text)
-    }
-
-    /// Puts what failed in front of the reason.
-    pub(crate) fn about(mut self, what: &str) -> Self {
-        self.text = format!("{what}: {}", self.text);
-        self
-    }
-}
-
-impl From<flash::Error> for Failure {
-    fn from(error: flash::Error) -> Self {
-        Self::new(error.code().c_value(), error.to_string())
-    }
-}
-
-impl From<base::block::DeviceError> for Failure {
-    fn from(error: base::block::DeviceError) -> Self {
-        Self::new(error.code().c_value(), error.to_string())
-    }
-}
-
-thread_local! {
-    static LAST: RefCell<CString> = RefCell::new(CString::default());
-}
-
-/// Stores the text for [`last_text`] and escapes control characters. Paths and names may contain any character: a zero
-/// byte would end the text, a line break would split it, and other control characters could control a terminal.
-fn remember(text: &str) {
-    let escape = |letter: char| match letter {
-        '\0' => "\\0".to_owned(),
-        letter if letter.is_control() => letter.escape_default().to_string(),
-        letter => letter.to_string(),
-    };
-    let text: String = text.chars().map(escape).collect();
-    let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending no longer has a text.
-    LAST.try_with(|last| last.replace(text)).ok();
-}
-
-/// Returns the text of the last failure in this thread; the pointer stays valid until the next failure.
-pub(crate) fn last_text() -> *const c_char {
-    let text = LAST.try_with(|last| last.borrow().as_ptr());
-    text.unwrap_or(c"".as_ptr())
+/// Makes an error of the device a failure.
+pub(crate) fn of_device(error: DeviceError) -> Failure {
+    Failure::of(error.code(), error)
 }
 
 /// Runs the body of a function of the interface and always returns a code, even after a panic.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     // A panic can leave only a store inconsistent. Its lock is then poisoned: every call except closing is refused.
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => return KEELFLASH_OK,
-        Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(
-            KEELFLASH_INTERNAL,
-            "a defect of libkeelflash; close the store, and please report what was on standard error",
-        ),
-    };
-    remember(&failure.text);
-    failure.code
+    failure::guard(
+        "a defect of libkeelflash; close the store, and please report what was on standard error",
+        body,
+    )
 }
 
 /// Returns the name of a code.
@@ -112,17 +56,9 @@ pub(crate) fn name_of(code: i32) -> &'static CStr {
     match Code::from_c_value(code) {
         _ if code == KEELFLASH_OK => c"ok",
         _ if code == KEELFLASH_INTERNAL => c"internal",
-        Some(Code::Io) => c"io",
-        Some(Code::Corrupt) => c"corrupt",
-        Some(Code::Full) => c"full",
-        Some(Code::Busy) => c"busy",
-        Some(Code::Invalid) => c"invalid",
-        Some(Code::Denied) => c"denied",
-        Some(Code::Gone) => c"gone",
-        Some(Code::Unsupported) => c"unsupported",
-        Some(Code::NotFound) => c"not-found",
-        Some(Code::Exists) => c"exists",
-        _ => c"unknown",
+        // No call returns these.
+        None | Some(Code::Late | Code::Stale | Code::Shed) => c"unknown",
+        Some(code) => failure::name_of(code),
     }
 }
 
@@ -156,25 +92,7 @@ mod tests {
         let code = guard(|| panic!("this panic belongs to the test"));
         assert_eq!(code, KEELFLASH_INTERNAL);
         // SAFETY: the text of this thread ends with a zero and stays until the next failure.
-        let text = unsafe { CStr::from_ptr(last_text()) };
+        let text = unsafe { CStr::from_ptr(failure::last_text()) };
         assert!(text.to_str().unwrap().contains("defect"));
-    }
-
-    #[test]
-    fn the_text_belongs_to_the_thread() {
-        // SAFETY: as above.
-        let text = || unsafe { CStr::from_ptr(last_text()) }.to_owned();
-        assert_eq!(text().as_c_str(), c"");
-        assert_eq!(
-            guard(|| Err(Failure::invalid("a\0b\r\n\x1b[1m").about("x"))),
-            KEELFLASH_INVALID
-        );
-        let expected = c"x: a\\0b\\r\\n\\u{1b}[1m";
-        assert_eq!(text().as_c_str(), expected);
-        assert_eq!(guard(|| Ok(())), KEELFLASH_OK);
-        assert_eq!(text().as_c_str(), expected, "a success leaves it");
-        std::thread::spawn(move || assert_eq!(text().as_c_str(), c""))
-            .join()
-            .unwrap();
     }
 }

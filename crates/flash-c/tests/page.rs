@@ -152,7 +152,7 @@ fn the_page_names_every_function_and_code_of_the_header() {
 }
 
 #[test]
-fn dots_stand_for_anything() {
+fn dots_match_any_part_of_a_line() {
     assert!(fits("a … b … c", "a 1 b 22 c"));
     assert!(fits("…", "anything"));
     assert!(fits("a", "a"));

@@ -40,7 +40,7 @@ fn make(path: &CString, barrier: &Barrier) -> bool {
 }
 
 #[test]
-fn of_several_that_make_one_store_one_succeeds_and_its_store_stays() {
+fn one_of_several_makers_of_a_store_succeeds_and_its_store_stays() {
     let folder = std::env::temp_dir().join(format!("keelflash-races-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     for round in 0..ROUNDS {

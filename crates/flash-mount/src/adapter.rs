@@ -1,40 +1,38 @@
 //! Receives the requests of the kernel, passes them to [`Files`] and sends the replies.
 //!
-//! Requests that are not implemented here are answered with ENOSYS, for which the kernel has its own reaction: extended
-//! attributes and `fallocate` fail with EOPNOTSUPP; locks and `SEEK_DATA` work as in any file system.
+//! The library answers links with EPERM, and all other requests that are not implemented here with ENOSYS. The kernel
+//! reacts to ENOSYS by itself: extended attributes and `fallocate` fail with EOPNOTSUPP; locks and `SEEK_DATA` work as
+//! in any file system.
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use base::block::{BLOCK_BYTES, BlockDevice};
-use fuse::{Notice, answer};
+use base::block::BlockDevice;
+use fuse::answer::{self, NodeReply, Result};
+use fuse::{Change, Notice, connection};
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
     WriteFlags,
 };
 
-use crate::files::{Change, Durability, Files};
+use crate::files::{Durability, Files};
+use crate::limits::REQUEST_BYTES_MAX;
 use crate::nodes::ROOT;
 use crate::shared::{Shared, Worker};
-use fuse::answer::Result;
-
-/// Maximum number of bytes that the kernel reads or writes in one request.
-pub const REQUEST_BYTES_MAX: u32 = 128 * 1024;
 
 /// How long the kernel may cache replies. Only this kernel changes the store while it is mounted: the store is locked,
 /// and the kernel itself invalidates what its own calls change.
-const BELIEVED: Duration = Duration::from_secs(3600);
-
-/// Inode numbers are never reused.
-const GENERATION: Generation = Generation(0);
+const CACHE_TIME: Duration = Duration::from_secs(3600);
 
 /// Open files need no handle number: the inode identifies everything.
-const NO_HANDLE: FileHandle = FileHandle(0);
+const NO_HANDLE: u64 = 0;
+
+/// The kernel's cached data is still valid, for the reason given at `CACHE_TIME`.
+const OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
 
 pub(crate) struct Adapter<D: BlockDevice> {
     pub(crate) _notice: Notice,
@@ -47,7 +45,7 @@ impl<D: BlockDevice> Adapter<D> {
         self.files.with(call)
     }
 
-    /// Returns whether so many zeros are missing before byte `end` that other calls should not wait for them.
+    /// Returns whether more zeros are missing before byte `end` than other calls should wait for.
     fn is_far(&self, inode: INodeNo, end: u64) -> bool {
         self.with(|files| files.is_far(inode.0, end))
             .unwrap_or(false)
@@ -80,17 +78,11 @@ impl<D: BlockDevice> Adapter<D> {
     }
 }
 
-fn answer_entry(reply: ReplyEntry, result: Result<FileAttr>) {
-    match result {
-        Ok(attributes) => reply.entry(&BELIEVED, &attributes, GENERATION),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn answer_attributes(reply: ReplyAttr, result: Result<FileAttr>) {
-    match result {
-        Ok(attributes) => reply.attr(&BELIEVED, &attributes),
-        Err(error) => reply.error(error),
+/// Inode numbers are never reused, so all have one generation.
+fn node(attributes: FileAttr) -> NodeReply {
+    NodeReply {
+        attributes,
+        generation: 0,
     }
 }
 
@@ -106,19 +98,15 @@ fn durability(flags: OpenFlags) -> Durability {
 
 impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Both calls return the nearest possible value when they refuse one. The write-back cache is not requested:
-        // with it the kernel would acknowledge writes that it has not passed on.
-        if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
-            config.set_max_write(nearest).ok();
-        }
-        if let Err(nearest) = config.set_max_readahead(REQUEST_BYTES_MAX) {
-            config.set_max_readahead(nearest).ok();
-        }
+        // The write-back cache is not requested: with it the kernel would acknowledge writes that it has not passed on.
+        connection::set_max_write(config, REQUEST_BYTES_MAX);
+        connection::set_max_readahead(config, REQUEST_BYTES_MAX);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(reply, self.with(|files| files.lookup(parent.0, name)));
+        let found = self.with(|files| files.lookup(parent.0, name));
+        answer::entry(reply, CACHE_TIME, found.map(node));
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
@@ -137,7 +125,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        answer_attributes(reply, self.with(|files| files.attributes(inode.0)));
+        let attributes = self.with(|files| files.attributes(inode.0));
+        answer::attributes(reply, CACHE_TIME, attributes);
     }
 
     fn setattr(
@@ -145,8 +134,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _request: &Request,
         inode: INodeNo,
         mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
         size: Option<u64>,
         accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
@@ -158,22 +147,16 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let change = Change {
-            mode,
-            uid,
-            gid,
-            length: size,
-            accessed,
-            modified,
-        };
+        let change = Change::new(mode, user, group, size, accessed, modified);
         let call = move |files: &mut Files<D>| files.set_attributes(inode.0, &change);
         if let Some(length) = size.filter(|length| self.is_far(inode, *length)) {
             let files = Arc::clone(&self.files);
-            self.worker
-                .run(move || answer_attributes(reply, files.grown(inode.0, length, call)));
+            self.worker.run(move || {
+                answer::attributes(reply, CACHE_TIME, files.grown(inode.0, length, call));
+            });
             return;
         }
-        answer_attributes(reply, self.with(call));
+        answer::attributes(reply, CACHE_TIME, self.with(call));
     }
 
     fn mknod(
@@ -190,7 +173,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
             libc::S_IFREG | 0 => self.with(|files| files.create(parent.0, name, false)),
             _ => Err(Errno::EPERM),
         };
-        answer_entry(reply, result);
+        answer::entry(reply, CACHE_TIME, result.map(node));
     }
 
     fn mkdir(
@@ -200,28 +183,6 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _name: &OsStr,
         _mode: u32,
         _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        reply.error(Errno::EPERM);
-    }
-
-    fn symlink(
-        &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _target: &Path,
-        reply: ReplyEntry,
-    ) {
-        reply.error(Errno::EPERM);
-    }
-
-    fn link(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _parent: INodeNo,
-        _name: &OsStr,
         reply: ReplyEntry,
     ) {
         reply.error(Errno::EPERM);
@@ -263,24 +224,14 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.with(|files| files.create(parent.0, name, true)) {
-            Ok(attributes) => reply.created(
-                &BELIEVED,
-                &attributes,
-                GENERATION,
-                NO_HANDLE,
-                FopenFlags::FOPEN_KEEP_CACHE,
-            ),
-            Err(error) => reply.error(error),
-        }
+        let made = self.with(|files| files.create(parent.0, name, true));
+        let opened = made.map(|attributes| (node(attributes), NO_HANDLE));
+        answer::created(reply, CACHE_TIME, OPENED, opened);
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.with(|files| files.open(inode.0)) {
-            // The kernel's cached data is still valid, for the reason given at `BELIEVED`.
-            Ok(()) => reply.opened(NO_HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
-            Err(error) => reply.error(error),
-        }
+        let opened = self.with(|files| files.open(inode.0));
+        answer::opened(reply, OPENED, opened.map(|()| NO_HANDLE));
     }
 
     fn read(
@@ -297,10 +248,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         // The size is at most what `init` allowed. Never return less than requested: the kernel would take that for the
         // end of the file.
         let mut buffer = vec![0; size as usize];
-        match self.with(|files| files.read(inode.0, offset, &mut buffer)) {
-            Ok(count) => reply.data(&buffer[..count]),
-            Err(error) => reply.error(error),
-        }
+        let read = self.with(|files| files.read(inode.0, offset, &mut buffer));
+        answer::data(reply, read.map(|count| &buffer[..count]));
     }
 
     fn write(
@@ -364,10 +313,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.with(|files| files.open_directory(inode.0)) {
-            Ok(listing) => reply.opened(FileHandle(listing), FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        }
+        let opened = self.with(|files| files.open_directory(inode.0));
+        answer::opened(reply, FopenFlags::empty(), opened);
     }
 
     fn readdir(
@@ -378,10 +325,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        match self.listed(handle.0, offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
+        let listed = self.listed(handle.0, offset, &mut reply);
+        answer::listed(reply, listed);
     }
 
     fn releasedir(
@@ -400,19 +345,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        match self.with(|files| Ok(files.space())) {
-            Ok(space) => reply.statfs(
-                space.blocks,
-                space.blocks_free,
-                space.blocks_free,
-                space.files,
-                space.files_free,
-                BLOCK_BYTES as u32,
-                space.name_bytes_max,
-                BLOCK_BYTES as u32,
-            ),
-            Err(error) => reply.error(error),
-        }
+        answer::space(reply, self.with(|files| Ok(files.space())));
     }
 }
 

@@ -4,8 +4,8 @@
 //! and deletes it at the last close. Hidden names begin with a number that only this store has; the mount shows no name
 //! with this prefix and refuses to create one.
 //!
-//! Hidden files left by a killed process are deleted at the next mount. To find out with one look-up whether there are
-//! any, a mount creates a marker before it hides its first file, and deletes it at its end.
+//! Hidden files left by a killed process are deleted at the next mount. A mount creates a marker before it hides its
+//! first file, and deletes it at its end. So one look-up tells whether there are any.
 //!
 //! Replacing an open file takes two renames, and the name must not be missing after a power cut in between. So the
 //! intent is recorded first, and the next mount completes it.
@@ -13,7 +13,7 @@
 use base::block::BlockDevice;
 use flash::{Error, Result, Store};
 
-use crate::files::OPEN_FILES_MAX;
+use crate::limits::OPEN_FILES_MAX;
 
 /// The purpose of the store's secret number.
 const PURPOSE: &str = "mount: files deleted while open";
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_after_a_killed_mount() {
+    fn hidden_files_of_a_killed_mount_are_deleted() {
         let mut store = store();
         store.replace("open", b"1").unwrap();
         store.replace("other", b"2").unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_damaged_note_speaks_of_is_kept() {
+    fn files_of_a_damaged_intent_are_kept() {
         let mut store = store();
         store.replace("config", b"the only copy").unwrap();
         store.replace("other", b"x").unwrap();

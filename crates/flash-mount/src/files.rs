@@ -6,17 +6,15 @@ use std::time::{Duration, SystemTime};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::clock::Clock;
 use flash::{Error, FileHandle, PAYLOAD_BYTES, Statistics, Store};
-use fuse::answer::Result;
+use fuse::Change;
+use fuse::answer::{Result, Space};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
-use crate::adapter::REQUEST_BYTES_MAX;
 use crate::deleted::{Hidden, Leftovers};
 use crate::errno;
+use crate::limits::{OPEN_FILES_MAX, REQUEST_BYTES_MAX};
 use crate::listing::{Listing, Listings};
 use crate::nodes::{Node, Nodes, ROOT, Times, inode_of_file};
-
-/// The maximum number of files that a mount can hold open at one time.
-pub const OPEN_FILES_MAX: usize = 1024;
 
 /// The unit of `st_blocks`, in bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -36,33 +34,12 @@ pub struct Presentation {
 }
 
 impl Presentation {
-    /// Returns the permission bits of the directory: users who may read a file may also list the names.
+    /// Returns the permission bits of the directory: a user that may read a file may also list the names.
     fn directory_mode(&self) -> u16 {
         let mode = self.mode & 0o777;
         // The owner can always enter: otherwise only root could use the mount.
         mode | (mode & 0o444) >> 2 | 0o700
     }
-}
-
-/// Values for `statfs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub(crate) blocks: u64,
-    pub(crate) blocks_free: u64,
-    pub(crate) files: u64,
-    pub(crate) files_free: u64,
-    pub(crate) name_bytes_max: u32,
-}
-
-/// The attributes that `setattr` changes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change {
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) length: Option<u64>,
-    pub(crate) accessed: Option<TimeOrNow>,
-    pub(crate) modified: Option<TimeOrNow>,
 }
 
 /// Whether data must be on the device before the call returns.
@@ -439,12 +416,12 @@ impl<D: BlockDevice> Files<D> {
         if !keeps(
             change.mode.map(|mode| mode & 0o7777),
             u32::from(before.perm),
-        ) || !keeps(change.uid, before.uid)
-            || !keeps(change.gid, before.gid)
+        ) || !keeps(change.user, before.uid)
+            || !keeps(change.group, before.gid)
         {
             return Err(Errno::EPERM);
         }
-        if let Some(length) = change.length {
+        if let Some(length) = change.size {
             if inode == ROOT {
                 return Err(Errno::EISDIR);
             }
@@ -462,7 +439,7 @@ impl<D: BlockDevice> Files<D> {
             None => &mut self.root_times,
         };
         let time = |wanted: TimeOrNow| match wanted {
-            TimeOrNow::SpecificTime(time) => before_epoch_mended(time),
+            TimeOrNow::SpecificTime(time) => time,
             TimeOrNow::Now => now,
         };
         if let Some(wanted) = change.accessed {
@@ -479,6 +456,7 @@ impl<D: BlockDevice> Files<D> {
         let statistics = self.store.statistics();
         let files = statistics.files_max.max(statistics.files);
         Space {
+            block_bytes: BLOCK_BYTES as u32,
             blocks: statistics.blocks_total,
             blocks_free: statistics.blocks_free,
             files,
@@ -704,17 +682,6 @@ fn set_length<D: BlockDevice>(
         store.truncate(handle, before)?;
     }
     result
-}
-
-/// Corrects a time before 1970: the library subtracts its nanoseconds, but they count forwards.
-fn before_epoch_mended(time: SystemTime) -> SystemTime {
-    match SystemTime::UNIX_EPOCH.duration_since(time) {
-        Ok(distance) if distance.subsec_nanos() > 0 => {
-            SystemTime::UNIX_EPOCH - Duration::from_secs(distance.as_secs())
-                + Duration::from_nanos(distance.subsec_nanos().into())
-        }
-        _ => time,
-    }
 }
 
 fn wall_time(clock: &dyn Clock) -> SystemTime {

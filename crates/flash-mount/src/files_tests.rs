@@ -89,7 +89,7 @@ fn looking_a_file_up_reads_the_table_once() {
 }
 
 #[test]
-fn what_the_kernel_was_told_it_can_forget() {
+fn the_kernel_can_forget_every_node_it_got() {
     let mut files = files(600);
     for round in 0..50 {
         let name = format!("file {round}");

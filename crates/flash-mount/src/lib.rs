@@ -7,25 +7,27 @@
 //!
 //! **Must not know:** the bytes of the store, the purpose of the files, the command line.
 //!
-//! **Invariants:** data acknowledged by `fsync` or a write with `O_SYNC` is on the device; the kernel never holds back
-//! a write (no write-back cache); all calls to the store are made under one lock; a request carries at most
-//! [`REQUEST_BYTES_MAX`]; no open file vanishes because another file was renamed over it.
+//! **Invariants:** data acknowledged by `fsync` or a write with `O_SYNC` is on the device. The kernel never holds back
+//! a write (no write-back cache). All calls to the store are made under one lock. A request carries at most
+//! [`REQUEST_BYTES_MAX`]. No open file vanishes because another file was renamed over it.
 //!
 //! **Files:** `adapter.rs` the requests of the kernel, `files.rs` their effect on the store, `nodes.rs` the inodes that
 //! the kernel knows, `deleted.rs` files deleted while open, `listing.rs` directory reads, `errno.rs` errors,
-//! `session.rs` mounting and unmounting, `shared.rs` the lock and the thread for long calls.
+//! `limits.rs` open files and bytes of a request, `session.rs` mounting and unmounting, `shared.rs` the lock and the
+//! thread for long calls.
 
 mod adapter;
 mod deleted;
 mod errno;
 mod files;
+mod limits;
 mod listing;
 mod nodes;
 mod session;
 mod shared;
 
-pub use adapter::REQUEST_BYTES_MAX;
 pub use deleted::Leftovers;
-pub use files::{OPEN_FILES_MAX, Presentation};
+pub use files::Presentation;
 pub use fuse::Ending;
+pub use limits::{OPEN_FILES_MAX, REQUEST_BYTES_MAX};
 pub use session::{MountError, MountOptions, Mounted, mount};

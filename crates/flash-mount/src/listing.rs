@@ -1,7 +1,7 @@
 //! Reading the directory while files are created and deleted.
 //!
-//! Each open directory shows the names as they were at its first read (or its last rewind), so a position means the
-//! same name as long as it is open: a file that exists all the time is listed once.
+//! Each open directory shows the names as they were at its first read or its last rewind. So a position means the same
+//! name as long as the directory is open, and a file that exists all the time is listed once.
 
 use std::collections::HashMap;
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_and_no_more() {
+    fn open_listings_have_a_limit() {
         let mut listings = Listings::default();
         let open: Vec<u64> = (0..LISTINGS_MAX)
             .map(|_| listings.open().unwrap())

@@ -1,7 +1,6 @@
 //! Mounting a store, and ending a mount properly.
 
 use std::fs::OpenOptions;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -55,8 +54,8 @@ pub struct Mounted<D: BlockDevice> {
 
 /// Mounts a store on an empty directory. When this returns, programs can use it.
 ///
-/// `on_end` runs once on a thread of the mount when the kernel's requests are no longer answered: the mount was
-/// unmounted from outside, or could not be made. In both cases the store stays open until [`Mounted::end`].
+/// `on_end` runs once on a thread of the mount when the kernel's requests are no longer answered. Either the mount was
+/// unmounted from outside, or it could not be made. In both cases the store stays open until [`Mounted::end`].
 ///
 /// # Errors
 /// [`MountError`]; the store is then closed.
@@ -77,8 +76,7 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     let prepared = prepare(&mut files, directory, options);
     let files = Shared::new(files);
     let mounted = prepared.and_then(|(directory, leftovers)| {
-        let failed = |error: io::Error| base::mount::MountError::Refused(error.to_string());
-        let worker = Worker::start().map_err(failed)?;
+        let worker = Worker::start().map_err(fuse::failed)?;
         let settings = Settings {
             source: &options.source,
             is_read_only: options.is_read_only,
@@ -132,8 +130,8 @@ impl<D: BlockDevice> Mounted<D> {
         self.leftovers
     }
 
-    /// Makes all writes durable and waits for that. The caller must call this periodically: the kernel does not pass
-    /// `sync` on to a FUSE file system, and programs that never call `fsync` rely on it.
+    /// Makes all writes durable and waits for that. The caller must call this periodically, because the kernel does not
+    /// pass `sync` on to a FUSE file system. Programs that never call `fsync` rely on it.
     pub fn sync_if_unsynced(&self) {
         if let Some(files) = self.files.lock().as_mut() {
             files.sync_if_unsynced();

@@ -23,7 +23,7 @@ const CUTS: u64 = 20;
 const WRITES_BETWEEN: u64 = 40;
 
 #[test]
-fn what_was_promised_is_there_after_a_power_cut() {
+fn acknowledged_writes_survive_a_power_cut() {
     if !can_mount() {
         return;
     }

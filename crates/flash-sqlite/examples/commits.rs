@@ -1,5 +1,5 @@
-//! Measures commits per second through SQLite: rows of 100 bytes, each in its own transaction, in a flash store or in
-//! the file system, in any journal mode, with `synchronous = FULL`. Prints one JSON object.
+//! Measures commits per second through SQLite, in a flash store or in the file system, in any journal mode. Each
+//! transaction inserts one row of 100 bytes, with `synchronous = FULL`. Prints one JSON object.
 //!
 //! ```text
 //! commits --image plant.img --journal wal --commits 10000

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use crate::abi::{Sqlite, code, routine};
 use crate::image::FileImages;
-use crate::vfs::{VFS_NAME, Vfs, register};
+use crate::name_methods::register;
+use crate::vfs::{VFS_NAME, Vfs};
 
 /// `SQLITE_UTF8`.
 const UTF8: c_int = 1;

@@ -10,8 +10,9 @@ use flash::Error;
 
 use crate::abi::{IoMethods, SqliteFile, characteristic, code, control, lock, open, shm};
 use crate::failure::Failure;
-use crate::image::{Node, poisoned};
+use crate::image::poisoned;
 use crate::locks::ShmHold;
+use crate::node::Node;
 use crate::process::Process;
 use crate::vfs::{ImageUse, Vfs, split_full_name};
 
@@ -130,7 +131,7 @@ impl OpenFile {
     }
 
     /// Checks that a super-journal lies in this image. A transaction over several databases commits by deleting its
-    /// super-journal. All databases must be in this one store: after a power cut SQLite looks for the super-journal
+    /// super-journal. All databases must be in this one store. After a power cut SQLite looks for the super-journal
     /// here, and another store may not be open then.
     fn require_same_image(&self, name: &[u8], code: c_int) -> Result<(), Failure> {
         let in_image = std::str::from_utf8(name)

@@ -1,7 +1,7 @@
 //! The files of an open store, and the writes to them that are still waiting in memory.
 //!
-//! Only this process changes the store while it is open here, so cached knowledge stays true: the names that do not
-//! exist, and the first bytes of a file, which SQLite reads at the start of each transaction.
+//! Only this process changes the store while it is open here, so two caches stay valid. One has the names that do not
+//! exist. The other has the first bytes of a file, which SQLite reads at the start of each transaction.
 
 mod puts;
 
@@ -11,28 +11,22 @@ use std::sync::Arc;
 use base::block::BlockDevice;
 use flash::{Error, FileHandle, Store};
 
-use crate::image::{Kind, Node, OPEN_FILES_MAX, Opening};
-use crate::waiting::{Batch, Held};
-use puts::may_be_absent;
+use crate::node::{Kind, Node, Opening, may_be_absent};
+use crate::waiting::{Batch, PendingWrite};
+
+/// Files of one image that may be open at one time: databases, journals and logs. Connections to one file count
+/// once.
+pub const OPEN_FILES_MAX: usize = 128;
 
 /// Appends of up to this many bytes to a log wait for the following write. SQLite writes the head of a frame
 /// separately, just before its content; waiting saves one device write for each frame.
 const HEAD_WAITS_BYTES_MAX: usize = 64;
-
-/// Maximum number of bytes of a journal, and of a database, that wait in memory.
-pub(crate) const WAITS_BYTES_MAX: usize = 64 << 10;
 
 /// Number of bytes cached from the start of a file: the head of a database.
 const HEAD_BYTES: usize = 100;
 
 /// Maximum number of names cached as not existing.
 const ABSENT_MAX: usize = 64;
-
-/// The suffix that SQLite adds to the name of a database for its journal.
-pub(crate) const JOURNAL_ENDING: &str = "-journal";
-
-/// The suffix for its log.
-const LOG_ENDING: &str = "-wal";
 
 /// The state of a file in the image.
 struct File {
@@ -51,10 +45,10 @@ pub(crate) struct Files {
     /// Names that the store does not have, oldest first.
     absent: Vec<String>,
     /// A waiting write. It is older than all writes in the batch.
-    held: Option<Held>,
+    pending: Option<PendingWrite>,
     /// Waiting writes to a database, which must follow the writes to its journal.
     batch: Option<Batch>,
-    /// The last batch given to the store, as long as the store holds exactly that: when its pages are written again,
+    /// The last batch given to the store, as long as the store holds exactly that. When its pages are written again,
     /// only the changed parts need to be written.
     last: Option<Batch>,
 }
@@ -76,7 +70,7 @@ impl Files {
             store,
             files: HashMap::new(),
             absent: Vec::new(),
-            held: None,
+            pending: None,
             batch: None,
             last: None,
         }
@@ -218,7 +212,8 @@ impl Files {
             Ok(())
         };
         if put.is_err() && is_last {
-            self.held.take_if(|held| Arc::ptr_eq(&held.node, node));
+            self.pending
+                .take_if(|pending| Arc::ptr_eq(&pending.node, node));
             self.batch.take_if(|batch| Arc::ptr_eq(&batch.node, node));
         }
         self.forget_unused(node);
@@ -227,9 +222,10 @@ impl Files {
 
     /// Returns whether writes to this file are waiting.
     fn waits(&self, node: &Arc<Node>) -> bool {
-        let held = self.held.as_ref().map(|held| &held.node);
+        let pending = self.pending.as_ref().map(|pending| &pending.node);
         let batch = self.batch.as_ref().map(|batch| &batch.node);
-        held.into_iter()
+        pending
+            .into_iter()
             .chain(batch)
             .any(|waiting| Arc::ptr_eq(waiting, node))
     }
@@ -254,7 +250,8 @@ impl Files {
             if node.kind == Kind::Journal {
                 return self.end_journal(&node, End::Deleted);
             }
-            self.held.take_if(|held| Arc::ptr_eq(&held.node, &node));
+            self.pending
+                .take_if(|pending| Arc::ptr_eq(&pending.node, &node));
             self.batch.take_if(|batch| Arc::ptr_eq(&batch.node, &node));
         }
         if may_be_absent(name) {
@@ -319,8 +316,8 @@ impl Files {
 
     pub(crate) fn length(&self, node: &Arc<Node>) -> Result<u64, Error> {
         let mut length = self.length_in_store(node)?;
-        if let Some(held) = self.held_of(node) {
-            length = length.max(held.end());
+        if let Some(pending) = self.pending_of(node) {
+            length = length.max(pending.end());
         }
         if let Some(batch) = self.batch_of(node) {
             length = length.max(batch.end());
@@ -337,8 +334,8 @@ impl Files {
         let mut count = self.read_in_store(node, offset, buffer)?;
         // Waiting writes may begin behind the end.
         buffer[count..].fill(0);
-        if let Some(held) = self.held_of(node) {
-            count = count.max(held.read(offset, buffer));
+        if let Some(pending) = self.pending_of(node) {
+            count = count.max(pending.read(offset, buffer));
         }
         if let Some(batch) = self.batch_of(node) {
             count = count.max(batch.read(offset, buffer));
@@ -402,8 +399,11 @@ impl Files {
         if node.kind == Kind::Journal && length == 0 {
             return self.end_journal(node, End::Emptied);
         }
-        if let Some(held) = self.held.take_if(|held| Arc::ptr_eq(&held.node, node)) {
-            self.held = held.cut(length);
+        if let Some(pending) = self
+            .pending
+            .take_if(|pending| Arc::ptr_eq(&pending.node, node))
+        {
+            self.pending = pending.cut(length);
         }
         let is_batch = |batch: &mut Batch| Arc::ptr_eq(&batch.node, node);
         if let Some(batch) = self.batch.take_if(is_batch) {
@@ -414,8 +414,8 @@ impl Files {
             }
         }
         let put = self.put_before(&node.name);
-        let has_journal = |held: &Held| held.node.is_journal_of(&node.name);
-        if self.held.as_ref().is_some_and(has_journal) {
+        let has_journal = |pending: &PendingWrite| pending.node.is_journal_of(&node.name);
+        if self.pending.as_ref().is_some_and(has_journal) {
             // SQLite truncates a database with an unfinished journal only to roll the transaction back.
             self.given_up(put)?;
         } else {

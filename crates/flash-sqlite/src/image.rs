@@ -8,14 +8,9 @@ use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
 use base::error::Code;
 use flash::{Error, OpenOptions, Store};
 
-use crate::abi::open;
 use crate::failure::Failure;
-use crate::files::{Files, JOURNAL_ENDING};
-use crate::locks::{FileLocks, SharedMemory};
-
-/// Files of one image that may be open at one time: databases, journals and logs. Connections to one file count
-/// once.
-pub const OPEN_FILES_MAX: usize = 128;
+use crate::files::{Files, OPEN_FILES_MAX};
+use crate::node::{Node, Opening};
 
 /// The source of images.
 pub trait Images: Send + Sync {
@@ -52,61 +47,6 @@ impl Images for FileImages {
     }
 }
 
-/// SQLite's use of a file, which determines how much of it may wait and what its end means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Database,
-    /// The rollback journal of one database.
-    Journal,
-    Log,
-    /// The list of the journals of a transaction over several databases.
-    SuperJournal,
-}
-
-impl Kind {
-    pub(crate) fn of(flags: c_int) -> Self {
-        if flags & open::MAIN_JOURNAL != 0 {
-            Self::Journal
-        } else if flags & open::WAL != 0 {
-            Self::Log
-        } else if flags & open::SUPER_JOURNAL != 0 {
-            Self::SuperJournal
-        } else {
-            Self::Database
-        }
-    }
-
-    /// Returns whether an empty file of this kind is equivalent to no file, so that it is created with its first
-    /// content.
-    pub(crate) fn may_be_absent(self) -> bool {
-        matches!(self, Self::Journal | Self::Log)
-    }
-}
-
-/// A file by name, with the state that its connections share. A file that is deleted and created again is a different
-/// node.
-pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
-    pub(crate) locks: Mutex<FileLocks>,
-    pub(crate) memory: Mutex<SharedMemory>,
-}
-
-impl Node {
-    pub(crate) fn new(name: &str, kind: Kind) -> Self {
-        Self {
-            name: name.to_owned(),
-            kind,
-            locks: Mutex::default(),
-            memory: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn is_journal_of(&self, database: &str) -> bool {
-        self.kind == Kind::Journal && self.name.strip_suffix(JOURNAL_ENDING) == Some(database)
-    }
-}
-
 /// A store that is open in this process.
 pub(crate) struct Image {
     pub(crate) path: PathBuf,
@@ -116,14 +56,6 @@ pub(crate) struct Image {
     pub(crate) is_read_only: bool,
     /// `None` once the image is closed.
     inner: Mutex<Option<Files>>,
-}
-
-/// Parameters of [`Image::open_file`].
-#[derive(Clone, Copy)]
-pub(crate) struct Opening {
-    pub(crate) kind: Kind,
-    pub(crate) create: bool,
-    pub(crate) exclusive: bool,
 }
 
 /// A guard of the mutex. A thread that panicked in the store has left it in an unknown state.

@@ -7,7 +7,8 @@ use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use base::sim::{Keep, Random, SimDevice};
 use flash::{Error, FormatOptions, Store};
 
-use super::{Image, Images, Kind, Node, Opening};
+use super::{Image, Images};
+use crate::node::{Kind, Node, Opening};
 
 /// One device that can be opened once.
 struct One(Mutex<Option<Shared>>);
@@ -118,7 +119,7 @@ fn fill(image: &Image) -> Arc<Node> {
 }
 
 #[test]
-fn what_waits_is_read_measured_cut_and_overwritten_like_all_else() {
+fn waiting_writes_behave_like_writes_in_the_store() {
     let names = [DATABASE, LOG, JOURNAL, "other.db"];
     for seed in 0..40 {
         let mut random = Random::new(seed);

@@ -7,15 +7,16 @@
 //!
 //! **Must not know:** the bytes of the store, the bytes of a database, the meaning of any SQL.
 //!
-//! **Invariants:** no panic crosses the border to C; committed data is on the device, and so is data that SQLite was
-//! told is synced, except for an uncommitted transaction; the store keeps every promise of [`device
-//! characteristics`](abi::characteristic); an image is open once in a process, and in one process only, as long as any
+//! **Invariants:** no panic crosses the border to C. Committed data is on the device, and so is data that SQLite was
+//! told is synced, except for an uncommitted transaction. The store keeps every promise of [`device
+//! characteristics`](abi::characteristic). An image is open once in a process, and in one process only, as long as any
 //! connection needs it.
 //!
-//! **Files:** `abi.rs` SQLite's interface, `extension.rs` entry point and SQL function, `vfs.rs` methods on names,
-//! `file.rs` methods on open files, `registry.rs` open images, `image.rs` one of them, `files.rs` its files,
-//! `waiting.rs` the waiting writes and `files/puts.rs` when they go to the store, `locks.rs` locks and shared memory,
-//! `process.rs` the state after a fork, `failure.rs` result codes and messages.
+//! **Files:** `abi.rs` SQLite's interface, `extension.rs` entry point and SQL function, `vfs.rs` a registered VFS,
+//! `name_methods.rs` its methods on names, `file.rs` those on open files, `registry.rs` open images, `image.rs` one of
+//! them, `files.rs` its files, `node.rs` the name and use of a file, `waiting.rs` the waiting writes and
+//! `files/puts.rs` when they go to the store, `locks.rs` locks and shared memory, `process.rs` the state after a fork,
+//! `failure.rs` result codes and messages.
 
 pub mod abi;
 mod extension;
@@ -24,12 +25,16 @@ mod file;
 mod files;
 mod image;
 mod locks;
+mod name_methods;
+mod node;
 mod process;
 mod registry;
 mod vfs;
 mod waiting;
 
 pub use extension::sqlite3_keelsqlite_init;
-pub use image::{FileImages, Images, OPEN_FILES_MAX};
+pub use files::OPEN_FILES_MAX;
+pub use image::{FileImages, Images};
+pub use name_methods::register;
 pub use registry::IMAGES_MAX;
-pub use vfs::{VFS_NAME, register};
+pub use vfs::VFS_NAME;

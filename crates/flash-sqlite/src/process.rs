@@ -1,7 +1,7 @@
 //! State that belongs to one process. A child made by `fork()` inherits the memory of its parent, but must not use the
-//! image: two processes that write to one store would disagree about the free space. So inherited state is dead in the
-//! child. It is never touched again, not even to free it: a thread that does not exist in the child may hold one of its
-//! mutexes, and releasing a device would release the lock that the parent needs.
+//! image. Two processes that write to one store would disagree about the free space. So inherited state is dead in the
+//! child. It is never touched again, not even to free it. A thread that does not exist in the child may hold one of its
+//! mutexes. Releasing a device would release the lock that the parent needs.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -88,8 +88,8 @@ impl Registry {
         found.map_or(0, |(_, users)| *users)
     }
 
-    /// Returns the open image of this identity, or else one for which `knows` finds the file: a database may have been
-    /// copied to a store of another identity with a journal that names the old one.
+    /// Returns the open image of this identity, or else one for which `knows` finds the file. A database may have been
+    /// copied to a store of another identity, with a journal that names the old one.
     pub(crate) fn find(
         &self,
         identity: &str,

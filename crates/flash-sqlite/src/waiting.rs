@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::files::WAITS_BYTES_MAX;
-use crate::image::Node;
+use crate::node::Node;
+
+/// Maximum number of bytes of a journal, and of a database, that wait in memory.
+pub(crate) const WAITS_BYTES_MAX: usize = 64 << 10;
 
 /// One piece of a journal or a log, or all of a journal.
-pub(crate) struct Held {
+pub(crate) struct PendingWrite {
     pub(crate) node: Arc<Node>,
     pub(crate) offset: u64,
     pub(crate) bytes: Vec<u8>,
@@ -22,7 +24,7 @@ pub(crate) struct Held {
     pub(crate) is_given_up: bool,
 }
 
-impl Held {
+impl PendingWrite {
     pub(crate) fn new(node: Arc<Node>, offset: u64, data: &[u8]) -> Self {
         Self {
             node,
@@ -39,7 +41,8 @@ impl Held {
         self.offset + self.bytes.len() as u64
     }
 
-    /// Takes bytes that follow the held ones, or replace some. Returns false if they do neither, or there are too many.
+    /// Takes bytes that follow the pending ones, or replace some. Returns false if they do neither, or if there are too
+    /// many.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8]) -> bool {
         let Some(start) = offset.checked_sub(self.offset) else {
             return false;

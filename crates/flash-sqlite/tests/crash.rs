@@ -111,7 +111,7 @@ fn rollback_journal_that_is_overwritten() {
 }
 
 #[test]
-fn write_ahead_log() {
+fn a_write_ahead_log_survives_power_cuts() {
     explore(&scenario("wal", "wal", 4));
 }
 
@@ -140,7 +140,7 @@ fn small_transactions_of_one_connection_alone() {
 
 /// Pages go to the database before the transaction ends, and the journal grows further after them.
 #[test]
-fn transactions_that_overflow_the_cache() {
+fn transactions_that_overflow_the_cache_survive_power_cuts() {
     for (name, journal, identity) in [
         ("overflowing", "delete", 76),
         ("overflowing persist", "persist", 77),
@@ -265,7 +265,7 @@ fn a_commit_beside_a_reader_is_in_the_store_when_it_returns() {
 /// After each commit nothing of it is only in memory: it survives a power cut with syncs, and a kill without them. This
 /// also holds without a journal whose end would put the pages into the store, and while the database stays locked.
 #[test]
-fn what_is_committed_is_in_the_store_in_every_mode() {
+fn committed_data_is_in_the_store_in_every_mode() {
     let image = "durable";
     let machine = insert(image, formatted(BLOCKS, 85));
     let connection = connect("plant.db", image).expect("opens");

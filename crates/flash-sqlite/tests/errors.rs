@@ -122,7 +122,7 @@ fn a_decayed_block_is_an_error_and_never_wrong_rows() {
     }
     assert!(told >= 30, "only {told} of 512 blocks hold rows");
     assert!(other <= 2, "{other} errors of another kind");
-    println!("bit rot: {told} blocks of rows are reported as damaged, the others harm nobody");
+    println!("bit rot: {told} blocks of rows are reported as damaged, the others do no harm");
     remove(image);
 }
 
@@ -303,7 +303,7 @@ fn a_panic_below_is_an_error_above() {
 }
 
 #[test]
-fn what_may_only_be_read_can_be_read() {
+fn a_read_only_image_can_be_read() {
     for (journal, identity) in [("delete", 51), ("wal", 52)] {
         let image = format!("readable-{journal}");
         let machine = insert(&image, formatted(512, identity));

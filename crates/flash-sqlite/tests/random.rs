@@ -78,8 +78,8 @@ static EVEN: Mix = Mix {
     taken_back: 1,
 };
 
-/// Rollback journals, large rows, and many statements that are rolled back, so that the database has grown without use
-/// when the whole transaction is rolled back.
+/// Rollback journals, large rows, and many statements that are rolled back. So the database has grown without use when
+/// the whole transaction is rolled back.
 static TAKEN_BACK: Mix = Mix {
     journals: ["delete", "truncate", "persist", "truncate"],
     ids: 25,
@@ -128,7 +128,8 @@ fn settle(connection: &Connection, random: &mut Random, mix: &Mix, synchronous: 
     let _: String = value(connection, &format!("PRAGMA locking_mode = {locking}")).expect("sets");
 }
 
-struct Beside {
+/// A database in a store, and the same database in memory.
+struct Comparison {
     image: String,
     mix: &'static Mix,
     machine: Shared,
@@ -141,7 +142,7 @@ struct Beside {
     refusals: u32,
 }
 
-impl Beside {
+impl Comparison {
     fn new(mix: &'static Mix, seed: u64, blocks: u64, identity: u8) -> Self {
         seed_sqlite(seed);
         let image = format!("random-{blocks}-{seed}");
@@ -301,25 +302,31 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
     let mut cuts = 0;
     let mut transactions = 0;
     for &seed in &seeds {
-        let mut beside = Beside::new(&EVEN, seed, BLOCKS, 100);
+        let mut comparison = Comparison::new(&EVEN, seed, BLOCKS, 100);
         for step in 0..120 {
             let what = format!("seed {seed}, step {step}");
-            match beside.random.below(24) {
+            match comparison.random.below(24) {
                 0..=2 => {
-                    beside.cut(&what);
+                    comparison.cut(&what);
                     cuts += 1;
                 }
                 3 => {
-                    drop(beside.connection.take());
-                    beside.reopen(&what);
+                    drop(comparison.connection.take());
+                    comparison.reopen(&what);
                 }
                 4 => {
-                    let (random, connection) = (&mut beside.random, beside.connection.as_ref());
-                    settle(connection.unwrap(), random, beside.mix, beside.synchronous);
+                    let (random, connection) =
+                        (&mut comparison.random, comparison.connection.as_ref());
+                    settle(
+                        connection.unwrap(),
+                        random,
+                        comparison.mix,
+                        comparison.synchronous,
+                    );
                 }
-                5 => beside.connection().execute_batch("VACUUM").unwrap(),
+                5 => comparison.connection().execute_batch("VACUUM").unwrap(),
                 6 => {
-                    let done = beside
+                    let done = comparison
                         .connection()
                         .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
                     // SQLite reports this with any VFS just after a change of the journal mode.
@@ -327,14 +334,14 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
                     assert!(done.map_or_else(is_locked, |()| true), "{what}");
                 }
                 _ => {
-                    assert!(beside.transact(), "{what}");
+                    assert!(comparison.transact(), "{what}");
                     transactions += 1;
-                    beside.compare(&what);
+                    comparison.compare(&what);
                 }
             }
         }
-        drop(beside.connection.take());
-        remove(&beside.image);
+        drop(comparison.connection.take());
+        remove(&comparison.image);
     }
     assert!(cuts > 200 || !runs_all(&seeds), "only {cuts} cuts");
     println!("random transactions: {transactions} committed or rolled back, {cuts} cut off");
@@ -346,30 +353,30 @@ fn fill_nearly(mix: &'static Mix, calm: u64, seeds: &[u64]) {
     let _alone = alone();
     let (mut refusals, mut cuts) = (0, 0);
     for &seed in seeds {
-        let mut beside = Beside::new(mix, seed, 150 + 10 * (seed % 12), 160);
+        let mut comparison = Comparison::new(mix, seed, 150 + 10 * (seed % 12), 160);
         for step in 0..120 {
             let what = format!("seed {seed}, step {step}");
-            match beside.random.below(calm) {
+            match comparison.random.below(calm) {
                 0 => {
-                    beside.cut(&what);
+                    comparison.cut(&what);
                     cuts += 1;
                 }
                 1 => {
                     // Write elsewhere in the image while other writes are waiting.
-                    let other = connect("other.db", &beside.image).unwrap();
+                    let other = connect("other.db", &comparison.image).unwrap();
                     let _ = other.execute_batch(
                         "CREATE TABLE IF NOT EXISTS o (b); DELETE FROM o; INSERT INTO o VALUES (zeroblob(20000))",
                     );
                 }
                 _ => {
-                    assert!(beside.transact(), "{what}");
-                    beside.compare(&what);
+                    assert!(comparison.transact(), "{what}");
+                    comparison.compare(&what);
                 }
             }
         }
-        refusals += beside.refusals;
-        drop(beside.connection.take());
-        remove(&beside.image);
+        refusals += comparison.refusals;
+        drop(comparison.connection.take());
+        remove(&comparison.image);
     }
     assert!(
         refusals as usize > 3 * seeds.len() || !runs_all(seeds),

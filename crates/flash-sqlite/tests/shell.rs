@@ -165,7 +165,7 @@ fn a_database_lives_in_an_image() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn a_failed_opening_says_why() {
     if !has_shell() {
         return;
     }

@@ -108,17 +108,17 @@ fn work_together(journal: &str, identity: u8) {
 }
 
 #[test]
-fn with_a_rollback_journal() {
+fn threads_share_a_database_with_a_rollback_journal() {
     work_together("delete", 41);
 }
 
 #[test]
-fn with_a_journal_that_stays() {
+fn threads_share_a_database_with_a_persistent_journal() {
     work_together("persist", 42);
 }
 
 #[test]
-fn with_a_log() {
+fn threads_share_a_database_with_a_log() {
     work_together("wal", 43);
 }
 

@@ -1,73 +1,29 @@
 //! Appending: one contiguous write and one barrier, independent of the file's length and the store's fill.
 //!
 //! A file being appended to owns two lanes, runs of contiguous blocks that its appends take in turn. An append rewrites
-//! the partly filled last block together with the new ones, always in the lane that does not hold the durable copy of
-//! that block; so no write can harm acknowledged bytes, and the superseded copy is where the append after the next one
-//! goes. All blocks of one append (a group) carry one number, and recovery accepts a group only when all its blocks are
-//! there: the group is atomic without any other write. A group never spans two runs: a lane with too little room for it
-//! is closed, and the reserve takes its place.
+//! the partly filled last block together with the new ones. It uses the lane that does not hold the durable copy of
+//! that block, so no write can harm acknowledged bytes. The append after the next one goes where the superseded copy
+//! is. All blocks of one append (a group) carry one number. Recovery accepts a group only when all its blocks are
+//! there, so the group is atomic without any other write. A group never spans two runs: a lane with too little room for
+//! it is closed, and the reserve takes its place.
 
 use base::block::BlockDevice;
 
 use crate::block::{
-    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, NAME_HINT_BYTES, NameHint, PAYLOAD_BYTES, POINTERS,
-    Pointers, pointers_after,
+    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, POINTERS, pointers_after,
 };
 use crate::error::{Error, Part, Result};
 use crate::layout::{CLUSTER_BLOCKS, RUN_BLOCKS_MAX};
-use crate::record::ImageStage;
 use crate::root::{ClosedRun, FileState, Run, SLOTS_MAX, Slot, SlotKind, Tail};
-use crate::store::{FileHandle, Store};
+use crate::store::{FileHandle, ImageStage, Store};
 use crate::table::set_entry_state;
+use crate::tail_cache::EPOCH_LONG_AGO;
 
 /// Appends of at most this many bytes are atomic against a power cut.
 pub const APPEND_ATOMIC_BYTES_MAX: usize = (GROUP_BLOCKS_MAX - 1) * PAYLOAD_BYTES;
 
 /// Places in the list of free pieces that writing back a file leaves untouched.
 const PIECES_KEPT: usize = 12;
-
-/// The last block of an active file, kept in memory because the next append rewrites it.
-pub(crate) struct TailCache {
-    file_id: u64,
-    sequence: u64,
-    pub(crate) pointers: Pointers,
-    pub(crate) payload: Box<[u8; PAYLOAD_BYTES]>,
-    /// The lane that the last append went to.
-    lane: usize,
-    /// Epoch of the last append. If it is the current epoch, the append is not durable yet.
-    epoch: u64,
-    /// The name hint in the first block of the file.
-    pub(crate) name_hint: NameHint,
-}
-
-/// The epoch of blocks that were not written since the store was opened.
-const EPOCH_LONG_AGO: u64 = u64::MAX;
-
-impl TailCache {
-    pub(crate) fn new() -> Self {
-        Self {
-            file_id: 0,
-            sequence: 0,
-            pointers: [0; POINTERS],
-            payload: Box::new([0; PAYLOAD_BYTES]),
-            lane: 0,
-            epoch: EPOCH_LONG_AGO,
-            name_hint: [0; NAME_HINT_BYTES],
-        }
-    }
-
-    pub(crate) fn holds(&self, state: &FileState) -> bool {
-        self.file_id == state.file_id
-            && self.sequence == state.tail.sequence
-            && state.tail.address != 0
-    }
-
-    pub(crate) fn forget(&mut self) {
-        self.file_id = 0;
-        self.lane = 0;
-        self.epoch = EPOCH_LONG_AGO;
-    }
-}
 
 /// A planned group: the place of its blocks, and the state of the file after it.
 struct Plan {
@@ -95,8 +51,8 @@ impl<D: BlockDevice> Store<D> {
         self.append_file(file, data, true)
     }
 
-    /// As [`append`](Self::append), but durable only after [`sync`](Self::sync) or any durable call on the store. After
-    /// a power cut the file may have lost all appends from some call after the last durable one on, but nothing else.
+    /// As [`append`](Self::append), but durable only after [`sync`](Self::sync) or any durable call on the store. Until
+    /// then a power cut may lose the last of these appends, and no other bytes.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -487,8 +443,8 @@ impl<D: BlockDevice> Store<D> {
 }
 
 impl FileState {
-    /// Records one more block of the file. It is written at the next place of lane `lane` or, as the first block of a
-    /// new run, in the reserve, which then becomes the lane's run. A run whose blocks are all full is closed.
+    /// Records one more block of the file. It is written at the next place of lane `lane`. The first block of a new run
+    /// goes to the reserve, which then becomes the lane's run. A run whose blocks are all full is closed.
     pub(crate) fn accept(&mut self, lane: usize, tail: Tail, in_reserve: bool) {
         let lane = &mut self.lanes[lane];
         if in_reserve {
@@ -519,8 +475,8 @@ impl Header {
     }
 }
 
-/// Returns the length of the next run: a quarter of the file, within limits, so that small files stay small and large
-/// files allocate seldom; or the number of blocks known to be needed, if that is more.
+/// Returns the length of the next run: a quarter of the file, or the number of blocks known to be needed, if that is
+/// more. There are limits, so that small files stay small and large files allocate seldom.
 fn run_blocks_wanted(state: &FileState, group_blocks: usize, bytes_left: usize) -> u32 {
     let growing = state.block_count() / 4;
     let known = bytes_left

@@ -6,8 +6,7 @@
 use base::block::BLOCK_BYTES;
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use crate::layout::RUN_BLOCKS_MAX;
-use crate::root::{COUNTER_END, FILE_ID_END};
+use crate::layout::{COUNTER_END, FILE_ID_END, RUN_BLOCKS_MAX};
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 192;
@@ -29,8 +28,8 @@ const POINTERS_OFFSET: usize = 48;
 /// has this number.
 pub(crate) const MARKER_SEQUENCE: u64 = 0;
 
-/// Backward pointers of block `i`: first the addresses of blocks `i - 1` to `i - 7`, then for each level
-/// `j` from 3 on that of block `((i - 1) >> j) << j`; 0 where there is no such block.
+/// Backward pointers of block `i`. First come the addresses of blocks `i - 1` to `i - 7`. Then comes for each level `j`
+/// from 3 on that of block `((i - 1) >> j) << j`. A pointer is 0 where there is no such block.
 pub(crate) type Pointers = [u32; POINTERS];
 
 const _: () = assert!(POINTERS_OFFSET + 4 * POINTERS == HEADER_BYTES);

@@ -3,9 +3,9 @@
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting device and
 //! fails if any call exceeds them. A call after unsynced calls may have to flush for them: that flush is counted. Only
 //! damage costs more, in three cases. A read that walks around damaged data blocks may repeat its walk up to eight
-//! times, then follow the runs, usually one block of each, and walk again. A request that the device fails is repeated;
-//! a long one is repeated without the guessed blocks, and then block by block. An append that finds nothing ready,
-//! because a list of free blocks is damaged, commits up to two more times.
+//! times. Then it may follow the runs, usually one block of each, and walk again. A request that the device fails is
+//! repeated; a long one is repeated without the guessed blocks, and then block by block. An append that finds nothing
+//! ready, because a list of free blocks is damaged, commits up to two more times.
 
 use base::block::BlockDevice;
 
@@ -17,8 +17,8 @@ use crate::store::Store;
 /// The maximum number of device operations of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
-    /// Read requests, each one contiguous range of at most 64 KiB where a file is read, and of 16 KiB otherwise (20 KiB
-    /// when a store is opened).
+    /// Read requests, each one contiguous range. Its limit is 64 KiB where a file is read, 20 KiB when a store is
+    /// opened, and 16 KiB otherwise.
     pub reads: u64,
     /// Blocks read in all requests together.
     pub blocks_read: u64,
@@ -89,9 +89,9 @@ const READ_MORE: Bound = Bound::new(1, 3, 0, 0, 0);
 const GROUP: Bound = Bound::new(0, 0, 1, GROUP_BLOCKS_MAX as u64, 0);
 /// Writing back the least recently used file: its table block.
 const EVICT: Bound = Bound::new(1, TABLE_COPIES, 0, 0, 0).plus(TABLE_IMAGE);
-/// The first group of an append: write back another file, read the last block, reclaim a free piece (twice when no
-/// cluster is reserved for the next list), record, group, flush. Unflushed writes of an earlier call cost one more
-/// flush.
+/// The first group of an append: write back another file, read the last block, reclaim a free piece, record, group,
+/// flush. A second piece is reclaimed when no cluster is reserved for the next list. Unflushed writes of an earlier
+/// call cost one more flush.
 const APPEND_FIRST: Bound = EVICT
     .plus(READ)
     .plus(READ)
@@ -242,8 +242,8 @@ impl Bounds {
         bound.plus(self.change_within(blocks, rows))
     }
 
-    /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read for each run of blocks
-    /// that is cut off. Each run holds at least one block.
+    /// `truncate` to a length that is shorter by `bytes` bytes. It finds the new end, and reads once for each run of
+    /// blocks that is cut off. Each run holds at least one block.
     #[must_use]
     pub fn truncate(&self, bytes: u64) -> Bound {
         let runs = bytes.div_ceil(PAYLOAD_BYTES as u64) + 2;
@@ -406,7 +406,7 @@ impl<D: BlockDevice> Store<D> {
         ];
         let blocks: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let addresses = self.addresses.memory_bytes();
-        let tails = self.tails.len() * (size_of::<crate::append::TailCache>() + PAYLOAD_BYTES);
+        let tails = self.tails.len() * (size_of::<crate::tail_cache::TailCache>() + PAYLOAD_BYTES);
         let files = self.files.len() * size_of::<crate::store::OpenFile>();
         (size_of::<Self>() + blocks + addresses + tails + files) as u64
     }

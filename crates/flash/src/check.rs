@@ -15,7 +15,7 @@ use crate::table::{Bucket, buckets_of, validate_name};
 const PROBLEMS_LISTED_MAX: usize = 1000;
 
 /// The problem of a file that [`FileState::is_ahead_of`] the store: recovery takes the group with the greatest number
-/// as the youngest.
+/// as the newest.
 pub(crate) const AHEAD: &str = "its last block has a number that the store has not come to; a power cut may undo what \
                                 is appended to it, until a copy replaces it";
 
@@ -439,18 +439,18 @@ impl<D: BlockDevice> Store<D> {
         report: &mut CheckReport,
     ) -> Result<Vec<(String, FileState)>> {
         let address = self.layout.bucket_block(bucket);
-        let (mut intact, mut youngest) = (0, 0);
+        let (mut intact, mut newest) = (0, 0);
         for copy in 0..TABLE_COPIES {
             let block = self.scratch.block_mut(1 + copy as usize);
             if !is_readable(self.device.read(address + copy, block))? {
                 self.scratch.block_mut(1 + copy as usize).fill(0);
             }
             if let Ok(opened) = self.bucket_at(bucket, 1 + copy as usize) {
-                youngest = youngest.max(opened.record_sequence());
+                newest = newest.max(opened.record_sequence());
                 intact += 1;
             }
         }
-        if youngest > self.root.record_sequence {
+        if newest > self.root.record_sequence {
             let text = "this part of the name table is younger than the newest commit record, which is lost";
             report.add(None, Some(address), false, text.to_owned());
         }

@@ -34,9 +34,9 @@ impl<D: BlockDevice> Store<D> {
     /// either the old or the new size; growing again completes it.
     ///
     /// # Errors
-    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink; [`Error::DeviceTooLarge`]
-    /// when it is larger than a store can be; [`Error::Damaged`] as for every change, when the store's numbers are used
-    /// up; those of [`open`](Self::open).
+    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink. [`Error::DeviceTooLarge`]
+    /// when it is larger than a store can be. [`Error::Damaged`] as for every change, when the store's numbers are used
+    /// up. Those of [`open`](Self::open).
     pub fn grow(mut device: D) -> Result<(GrowReport, D)> {
         let old = read_superblock(&mut device)?;
         let new = grown(&old, device.geometry())?;
@@ -104,8 +104,8 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Returns the layout for all of the device, or the store's current layout if there is no room for a new end that does
-/// not overlap the current one.
+/// Returns the layout for all of the device. If there is no room for a new end that does not overlap the current one,
+/// returns the store's current layout.
 fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
     if geometry.block_count < old.block_count {
         return Err(Error::Truncated {

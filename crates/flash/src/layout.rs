@@ -32,11 +32,19 @@ pub(crate) const TABLE_FIRST: u64 = RECORD_FIRST + RECORD_PLACE_BLOCKS;
 const END_BLOCKS: u64 = RECORD_PLACE_BLOCKS + CLUSTER_BLOCKS as u64;
 /// Minimum size of a device for a store, in blocks.
 pub(crate) const BLOCKS_MIN: u64 = TABLE_FIRST + END_BLOCKS;
+/// The block of a spilling record that holds the list.
+pub(crate) const TRUNK_PLACE: usize = 2;
 /// Number of copies of each block of the name table, side by side.
 pub(crate) const TABLE_COPIES: u64 = 2;
 
 pub(crate) const BUCKET_HEADER_BYTES: usize = 32;
 pub(crate) const ENTRY_FIXED_BYTES: usize = 68;
+
+/// The limit for numbers that grow over a store's life. They never come near it, so an image with greater numbers is
+/// rejected.
+pub(crate) const COUNTER_END: u64 = 1 << 63;
+/// The limit for identities of files, which share eight bytes with a length in the free list.
+pub(crate) const FILE_ID_END: u64 = 1 << 56;
 
 const MAGIC: &[u8; 8] = b"KEELFLSH";
 
@@ -276,10 +284,10 @@ fn entry_bytes(name_bytes_max: u16) -> usize {
 
 /// Returns the number of buckets for `files_max` names if each name goes to the emptier of two buckets.
 ///
-/// With two choices the load of the fullest bucket exceeds the mean by a doubly logarithmic term only
-/// (Azar, Broder, Karlin, Upfal: "Balanced allocations"; Mitzenmacher's differential equations give the
-/// tail). Six entries of headroom over the mean leave the tail below 1e-80 for a large table; the 16 extra
-/// buckets do the same for small ones, where the equations do not hold. `tests/names.rs` computes both.
+/// With two choices the load of the fullest bucket exceeds the mean by a doubly logarithmic term only (Azar, Broder,
+/// Karlin, Upfal: "Balanced allocations"; Mitzenmacher's differential equations give the tail). Six entries of headroom
+/// over the mean leave the tail below 1e-80 for a large table. The 16 extra buckets do the same for small ones, where
+/// the equations do not hold. `tests/names.rs` computes both.
 pub(crate) fn bucket_count_for(files_max: u64, entries_per_bucket: u64) -> u64 {
     let load_mean = entries_per_bucket.saturating_sub(6).max(1);
     files_max.div_ceil(load_mean) + 16

@@ -4,7 +4,8 @@ use base::block::BlockDevice;
 
 use crate::block::{NAME_HINT_BYTES, NameHint};
 use crate::error::{Error, Part, Result};
-use crate::root::{COUNTER_END, FILE_ID_END, FileState, Slot};
+use crate::layout::{COUNTER_END, FILE_ID_END};
+use crate::root::{FileState, Slot};
 use crate::space::{PIECES_PER_FILE, PIECES_WITHOUT_SPILL};
 use crate::store::{FileHandle, OpenFile, Stat, Store};
 use crate::table::{buckets_of, set_entry, validate_name};

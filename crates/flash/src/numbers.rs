@@ -2,14 +2,14 @@
 //! what happens at their end. No store reaches the end by normal use; only a forged image does.
 
 use crate::block::{GROUP_BLOCKS_MAX, PAYLOAD_BYTES};
-use crate::layout::RUN_BLOCKS_MAX;
-use crate::root::{COUNTER_END, FILE_ID_END, FileState, Root, SLOTS_MAX};
+use crate::layout::{COUNTER_END, FILE_ID_END, RUN_BLOCKS_MAX};
+use crate::root::{FileState, Root, SLOTS_MAX};
 
 /// Added to group numbers at each opening, more than one record's life can use.
 pub(crate) const SEQUENCE_STEP: u64 = 1 << 24;
 
-// Before a file needs a record it can fill the rest of one run (too little for a group), another run and a reserve,
-// with appends of one byte each. Every file that has a slot can do so.
+// Before a file needs a record it can fill the rest of one run (too little for a group), another run and a reserve.
+// Each append may be one byte. Every file that has a slot can do so.
 const _: () = assert!(
     SLOTS_MAX as u64
         * (GROUP_BLOCKS_MAX as u64 - 1 + 2 * RUN_BLOCKS_MAX as u64)

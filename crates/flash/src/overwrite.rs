@@ -10,9 +10,8 @@ use base::block::{BLOCK_BYTES, BlockDevice};
 
 use crate::block::{HEADER_BYTES, Header, PAYLOAD_BYTES};
 use crate::error::{Error, Result};
-use crate::record::{ImageStage, read_through};
 use crate::root::{FileState, IMAGES_MAX};
-use crate::store::{FileHandle, Store};
+use crate::store::{FileHandle, ImageStage, Store, read_through};
 
 /// Overwrites of up to this many bytes are atomic against a power cut, at any offset.
 pub const OVERWRITE_ATOMIC_BYTES_MAX: usize = (IMAGES_MAX - 1) * PAYLOAD_BYTES + 1;
@@ -24,8 +23,8 @@ impl<D: BlockDevice> Store<D> {
     /// Writes `data` at byte `offset`. The data is durable when this returns. A gap between the end of the file and
     /// `offset` is filled with zeros.
     ///
-    /// Up to [`OVERWRITE_ATOMIC_BYTES_MAX`] bytes within the file are atomic against a power cut; of a longer write, or
-    /// one that makes the file longer, a cut may leave a prefix. Blocks that already hold the given bytes are not
+    /// Up to [`OVERWRITE_ATOMIC_BYTES_MAX`] bytes within the file are atomic against a power cut. A cut may leave a
+    /// prefix of a longer write, or of one that makes the file longer. Blocks that already hold the given bytes are not
     /// written again.
     ///
     /// # Errors
@@ -75,7 +74,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Writes `pieces`, each of them an offset and bytes, as if one after the other by
-    /// [`write_at_nosync`](Self::write_at_nosync), but with fewer records: one for each three blocks that change.
+    /// [`write_at_nosync`](Self::write_at_nosync). It needs fewer records: one for each three blocks that change.
     /// Blocks that already hold the given bytes are read but not written. It costs at most the sum of the
     /// [`bounds`](Self::bounds) of the pieces one by one.
     ///

@@ -7,22 +7,19 @@
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
+mod runs;
+
 use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 
 use crate::block::{
     GROUP_BLOCKS_MAX, HEADER_BYTES, Header, NEAR_POINTERS, PAYLOAD_BYTES, pointer_towards,
 };
 use crate::error::{Error, Part, Result};
-use crate::record::read_through;
 use crate::root::FileState;
-use crate::store::{FileHandle, Store, is_readable};
+use crate::store::{FileHandle, READ_BLOCKS_MAX, Store, is_readable, read_through};
 
 /// Damaged blocks that one read walks around before it gives up.
 pub(crate) const DAMAGED_AROUND_MAX: usize = 8;
-
-/// Maximum number of blocks of one request, 64 KiB. A run can be four times as long, and a request takes long on a
-/// card.
-pub(crate) const READ_BLOCKS_MAX: usize = 16;
 
 /// Contiguous blocks that are expected to belong to one file.
 #[derive(Clone, Copy)]
@@ -44,8 +41,8 @@ impl<D: BlockDevice> Store<D> {
     ///
     /// A damaged block usually costs its own bytes only: the walk goes around it.
     ///
-    /// Finding the block costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address is
-    /// remembered; each further block costs one request at most, and in a long run 16 share one.
+    /// Finding the block costs at most ceil(log2 n) + 1 block reads in a file of n blocks, and one if its address is
+    /// remembered. Each further block costs one request at most; in a long run 16 blocks share one.
     ///
     /// # Errors
     /// [`Error::Damaged`] when a block that is needed is not intact, [`Error::StaleHandle`],
@@ -112,7 +109,7 @@ impl<D: BlockDevice> Store<D> {
 
     /// Reads the blocks before the block of `header` in one request, but none before block `first`. It reads as many as
     /// the pointers show to be contiguous, and if all of them are, further ones of their run. Returns the header of the
-    /// first block that was read. If a request with guessed blocks fails, only the known ones are read, and this call
+    /// first block that was read. If a request with guessed blocks fails, only the known ones are read. This call then
     /// stops guessing, because each request for a bad block takes long.
     fn read_before(
         &mut self,
@@ -183,15 +180,8 @@ impl<D: BlockDevice> Store<D> {
             if blocks > known {
                 return Ok(None);
             }
-            // Read each block by itself: only those that the device cannot read are damaged.
-            for number in 0..blocks {
-                let block = self.neighbours.block_mut(number as usize);
-                let place = u64::from(address + number);
-                let read = read_through(&mut self.device, &self.overlay, place, block);
-                if !is_readable(read)? {
-                    self.neighbours.block_mut(number as usize).fill(0);
-                }
-            }
+            // Only those blocks that the device cannot read are damaged.
+            self.read_one_by_one(u64::from(address), blocks as usize)?;
         }
         let mut lowest: Option<Header> = None;
         for number in (0..blocks).rev() {

@@ -5,8 +5,8 @@
 //! So changing a few blocks and the root is atomic and costs one flush.
 //!
 //! Invariants:
-//! - Between two barriers at most one record is written, and it does not describe anything written in the same epoch;
-//!   so any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
+//! - Between two barriers at most one record is written, and it does not describe anything written in the same epoch.
+//!   So any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
 //! - An image is written in place only after the record that carries it is durable.
 //! - Blocks that become free are allocated again only after the record that frees them is durable.
 
@@ -15,27 +15,11 @@ use base::seeded_bug::SeededBug;
 
 use crate::bytes::get_u32;
 use crate::error::Result;
-use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS, TABLE_COPIES};
+use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS, TABLE_COPIES, TRUNK_PLACE};
 use crate::root::{IMAGES_MAX, ImageReference, PIECES_MAX, Piece};
 use crate::space::{SPILL_AT, TRUNK_PIECES, seal_trunk};
-use crate::store::{QUARANTINE_MAX, Store};
+use crate::store::{ImageStage, QUARANTINE_MAX, Store};
 use crate::table::seal_bucket;
-
-/// The stages of the images between their change in memory and being durable in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ImageStage {
-    /// There are no images.
-    None,
-    /// The next record must carry them.
-    Pending,
-    /// A record carries them; after the next barrier they may be written in place.
-    Recorded,
-    /// Written in place since the last flush.
-    InPlace,
-}
-
-/// The block of a spilling record that holds the list.
-pub(crate) const TRUNK_PLACE: usize = 2;
 
 impl<D: BlockDevice> Store<D> {
     /// Pieces that may still be added to the root.
@@ -366,29 +350,6 @@ impl<D: BlockDevice> Store<D> {
             .iter()
             .any(|(other, _)| u64::from(*other) == address)
     }
-}
-
-/// Reads blocks from the device, except those that are held in memory instead.
-pub(crate) fn read_through<D: BlockDevice>(
-    device: &mut D,
-    overlay: &[(u32, Vec<u8>)],
-    address: u64,
-    buffer: &mut [u8],
-) -> std::result::Result<(), DeviceError> {
-    let read = device.read(address, buffer);
-    let mut replaced = false;
-    for (place, bytes) in overlay {
-        if let Some(offset) = u64::from(*place).checked_sub(address)
-            && let Some(block) = buffer.chunks_exact_mut(BLOCK_BYTES).nth(offset as usize)
-        {
-            block.copy_from_slice(bytes);
-            replaced = true;
-        }
-    }
-    if replaced && buffer.len() == BLOCK_BYTES {
-        return Ok(());
-    }
-    read
 }
 
 const _: () = assert!(IMAGES_MAX as u64 + 2 <= RECORD_PLACE_BLOCKS);

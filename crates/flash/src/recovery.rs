@@ -1,20 +1,19 @@
 //! Opening a store in any state: after a clean close, a killed process, or a power cut at any point.
 //!
-//! Recovery reads the commit records, puts the blocks they carry in place, and looks for appends beyond the recorded
-//! tails in the lanes of the files that were being appended to. It writes only those blocks and one new record, so it
-//! may itself be interrupted anywhere and run again. `recovery_tails.rs` finds those appends.
+//! Recovery reads the commit records and puts the blocks they carry in place. In the lanes of the files that were being
+//! appended to, it looks for appends beyond the recorded tails. It writes only those blocks and one new record, so it
+//! may itself be interrupted anywhere and run again. `recovery/tails.rs` finds those appends.
+
+mod tails;
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 
 use crate::block::Header;
 use crate::bytes::get_u32;
 use crate::error::{Error, Part, Result};
-use crate::layout::{CLUSTER_BLOCKS, Layout, TABLE_COPIES};
+use crate::layout::{CLUSTER_BLOCKS, COUNTER_END, FILE_ID_END, Layout, TABLE_COPIES, TRUNK_PLACE};
 use crate::numbers::{FILE_ID_STEP, SEQUENCE_STEP};
-use crate::record::TRUNK_PLACE;
-use crate::root::{
-    COUNTER_END, FILE_ID_END, IMAGES_MAX, ImageReference, ImageReferences, Root, Slot,
-};
+use crate::root::{IMAGES_MAX, ImageReference, ImageReferences, Root, Slot};
 use crate::space::{open_trunk, trunk_address};
 use crate::store::{Store, is_readable};
 use crate::table::Bucket;
@@ -117,7 +116,7 @@ impl<D: BlockDevice> Store<D> {
             let (area, record) = &places[place];
             let shown = record.as_ref();
             // Records go to the two places in turn. If the first block of the other place shows an older record, no
-            // younger record was written here.
+            // newer record was written here.
             let is_newest = shown
                 .zip(places[other].1.as_ref())
                 .is_some_and(|(shown, other)| {
@@ -235,7 +234,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Writes a block from a record in place, unless it or a younger block is there already. Keeps it in memory only if
+    /// Writes a block from a record in place, unless it or a newer block is there already. Keeps it in memory only if
     /// the store is read-only. Returns whether the device was written.
     fn replay(&mut self, reference: ImageReference, bytes: &[u8]) -> Result<bool> {
         let address = u64::from(reference.address);
@@ -268,7 +267,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Returns whether the scratch buffer holds, at a data image's place, a block of a later append: the last block of
+    /// Returns whether the scratch buffer holds, at a data image's place, a block of a later append. The last block of
     /// a file moves, and its old place is overwritten without a record.
     fn is_superseded(&self, address: u32, image: &[u8]) -> bool {
         let there = Header::open(self.scratch.block(1), address, self.seed);
@@ -360,8 +359,8 @@ impl<D: BlockDevice> Store<D> {
 
     /// Returns whether the record counts: each image must be intact in the record or in place already, and so must the
     /// list that it spills. Something may be missing if an image's place holds data written after the record was
-    /// durable: a table block with the record's number, or later data. Then the missing part is damage, not a power
-    /// cut.
+    /// durable. That is a table block with the record's number, or later data. Then the missing part is damage, not a
+    /// power cut.
     fn standing_of(&mut self, record: &mut Record) -> Result<Standing> {
         let count = record.images.len();
         if record.list_intact && record.contents[..count].iter().all(Option::is_some) {
@@ -498,8 +497,8 @@ impl Area {
         self.blocks.len() / BLOCK_BYTES
     }
 
-    /// Returns the first block, if it cannot be read and neither can a block before `end` that may be the other copy of
-    /// the root of a durable record. The blocks between the two are then intact where they can be read.
+    /// Returns the first block, if two blocks cannot be read: it, and one before `end` that may hold the other root of
+    /// a durable record. The blocks between the two are then intact where they can be read.
     fn hides_record(&self, end: usize, layout: &Layout) -> Option<u64> {
         let may_be_between = |block: &usize| {
             self.unreadable[*block] || is_any_image(self.blocks.block(*block), layout)

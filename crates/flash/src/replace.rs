@@ -3,8 +3,9 @@
 use base::block::BlockDevice;
 
 use crate::error::{Error, Result};
+use crate::layout::COUNTER_END;
 use crate::names::name_hint;
-use crate::root::{COUNTER_END, FileState, Slot, SlotKind};
+use crate::root::{FileState, Slot, SlotKind};
 use crate::space::PIECES_PER_FILE;
 use crate::store::Store;
 use crate::table::{set_entry, validate_name};

@@ -1,15 +1,17 @@
 //! The root: all changing state of the store, in one block.
 //!
-//! It holds the free space (a frontier of never-used blocks, a short array of free pieces, and the head of a list of
-//! spilled pieces) and the state of the files that are being appended to. Each move of blocks between free space and
-//! files is one new root, so no block is ever lost or owned twice.
+//! It holds the state of the files that are being appended to, and the free space. That is a frontier of never-used
+//! blocks, a short array of free pieces, and the head of a list of spilled pieces. Each move of blocks between free
+//! space and files is one new root, so no block is ever lost or owned twice.
 //!
 //! Invariant: a root that has been made durable describes only durable state.
 
 use base::block::BLOCK_BYTES;
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use crate::layout::{CLUSTER_BLOCKS, FORMAT_VERSION, Layout, RUN_BLOCKS_MAX};
+use crate::layout::{
+    CLUSTER_BLOCKS, COUNTER_END, FILE_ID_END, FORMAT_VERSION, Layout, RUN_BLOCKS_MAX,
+};
 
 /// Free pieces that a root can list; more are spilled to blocks of their own.
 pub(crate) const PIECES_MAX: usize = 64;
@@ -19,12 +21,6 @@ pub(crate) const SLOTS_MAX: usize = 32;
 pub(crate) const FILE_STATE_BYTES: usize = 64;
 /// Blocks that one record may carry, to be written in place after it is durable.
 pub(crate) const IMAGES_MAX: usize = 3;
-
-/// The limit for numbers that grow over a store's life. They never come near it, so an image with greater numbers is
-/// rejected.
-pub(crate) const COUNTER_END: u64 = 1 << 63;
-/// The limit for identities of files, which share eight bytes with a length in the free list.
-pub(crate) const FILE_ID_END: u64 = 1 << 56;
 
 const MAGIC: &[u8; 8] = b"KEELROOT";
 const PIECES_OFFSET: usize = 128;
@@ -254,8 +250,8 @@ impl FileState {
 pub(crate) struct Piece {
     pub(crate) start: u32,
     pub(crate) blocks: u32,
-    /// If 0, the piece is just these blocks. Otherwise they are a run of this file, and its first block names the
-    /// previous run in the same lane, which is free too, and so on.
+    /// If 0, the piece is just these blocks. Otherwise they are a run of this file. Its first block names the previous
+    /// run in the same lane, which is free too, and so on.
     pub(crate) file_id: u64,
     /// The first run in that list that is not free any more, because the file was truncated behind it. 0 if all are
     /// free.
@@ -418,7 +414,7 @@ pub(crate) struct Root {
     pub(crate) trunk_head: u32,
     pub(crate) trunk_count: u32,
     /// The checksum of the list that this record spills, so that no list from an earlier life of its cluster passes for
-    /// it; then the list spilled before it.
+    /// it. Then the list spilled before it.
     pub(crate) spilled_checksum: u32,
     pub(crate) spilled_next: u32,
     pub(crate) mounts: u64,

@@ -1,16 +1,19 @@
 //! Free space: allocating runs, taking back pieces, spilling and reclaiming.
 //!
-//! Free blocks are in one of four places: beyond the frontier (never used), in plain pieces of the root, in
-//! chains (the runs of deleted files, which are unlinked one at a time), or in spilled lists of pieces
-//! (trunks). A list is spilled inside a record that is written anyway, and taken back ahead of need, so neither
-//! costs a call a write or a flush of its own.
+//! Free blocks are in one of four places:
+//! - beyond the frontier: never used;
+//! - in plain pieces of the root;
+//! - in chains: the runs of deleted files, which are unlinked one at a time;
+//! - in spilled lists of pieces (trunks).
+//!
+//! A list is spilled inside a record that is written anyway, and taken back ahead of need. So neither costs a call a
+//! write or a flush of its own.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
 use crate::bytes::{get_u32, put_u32};
 use crate::error::{Error, Result};
-use crate::layout::CLUSTER_BLOCKS;
-use crate::record::TRUNK_PLACE;
+use crate::layout::{CLUSTER_BLOCKS, TRUNK_PLACE};
 use crate::root::{ClosedRun, FileState, Lane, Piece, Run, SlotKind};
 use crate::store::Store;
 
@@ -27,8 +30,8 @@ const NO_FILE: u64 = 0;
 /// Maximum number of pieces that freeing one file adds: for each lane its run and the list of earlier runs, and a
 /// reserve.
 pub(crate) const PIECES_PER_FILE: usize = 5;
-/// Free places needed before a call whose record cannot spill: for its own pieces, and for those of a call after it,
-/// which then need not make room.
+/// Free places needed before a call whose record cannot spill. They are for its own pieces, and for those of a call
+/// after it, which then need not make room.
 pub(crate) const PIECES_WITHOUT_SPILL: usize = 2 * PIECES_PER_FILE + 2;
 /// Keep this many blocks in plain pieces by reclaiming ahead of need.
 const PLAIN_BLOCKS_AHEAD: u64 = 128;
@@ -85,9 +88,9 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Returns whether these blocks also belong to something else that the root knows: a file being appended to other
-    /// than `except`, a piece of free space, a list, or the never-used blocks. This never happens in a store that only
-    /// this program has written.
+    /// Returns whether these blocks also belong to something else that the root knows. That is a file being appended to
+    /// other than `except`, a piece of free space, a list, or the never-used blocks. This never happens in a store that
+    /// only this program has written.
     pub(crate) fn is_claimed(&self, start: u32, blocks: u32, except: u64) -> bool {
         let overlaps = |(other, count): (u32, u32)| start < other + count && other < start + blocks;
         let root = &self.root;

@@ -8,20 +8,21 @@ use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
 use crate::address_cache::AddressCache;
-use crate::append::TailCache;
 use crate::block::{GROUP_BLOCKS_MAX, Header, NAME_HINT_BYTES, NameHint};
 use crate::error::{Error, Part, Result};
 use crate::layout::{
-    BLOCKS_MIN, CLUSTER_BLOCKS, FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST,
-    SUPERBLOCK_NEAR, TABLE_COPIES, superblock_far,
+    BLOCKS_MIN, CLUSTER_BLOCKS, COUNTER_END, FormatOptions, Layout, RECORD_PLACE_BLOCKS,
+    SUPERBLOCK_FIRST, SUPERBLOCK_NEAR, TABLE_COPIES, superblock_far,
 };
-use crate::read::READ_BLOCKS_MAX;
-use crate::record::{ImageStage, read_through};
-use crate::root::{COUNTER_END, FileState, IMAGES_MAX, ImageReferences, Piece, Root, SLOTS_MAX};
+use crate::root::{FileState, IMAGES_MAX, ImageReferences, Piece, Root, SLOTS_MAX};
 use crate::table::{Bucket, format_bucket};
+use crate::tail_cache::TailCache;
 
 /// Free pieces that may wait for a barrier at one time.
 pub(crate) const QUARANTINE_MAX: usize = 8;
+/// Maximum number of blocks of one request, 64 KiB. A run can be four times as long, and a request takes long on a
+/// card.
+pub(crate) const READ_BLOCKS_MAX: usize = 16;
 /// Blocks of the scratch buffer.
 const SCRATCH_BLOCKS: usize = 5;
 
@@ -119,6 +120,19 @@ pub(crate) struct OpenFile {
     pub(crate) state: FileState,
     /// Beginning of its name, stored in its first block.
     pub(crate) name_hint: NameHint,
+}
+
+/// The stages of the images between their change in memory and being durable in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImageStage {
+    /// There are no images.
+    None,
+    /// The next record must carry them.
+    Pending,
+    /// A record carries them; after the next barrier they may be written in place.
+    Recorded,
+    /// Written in place since the last flush.
+    InPlace,
 }
 
 /// A store on a device. See the crate's documentation for what it promises.
@@ -339,8 +353,8 @@ impl<D: BlockDevice> Store<D> {
 
     /// Returns a number that only this store has, different for each `purpose`, the same at every opening.
     ///
-    /// For layers above that must tell their own bytes from bytes received from a sender, who cannot know the number.
-    /// It is not a defence against an attacker who can read the device.
+    /// It lets a layer above tell its own bytes from those of a sender, which cannot know the number. It is no defence
+    /// against an attacker with access to the device.
     #[must_use]
     pub fn secret(&self, purpose: &str) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.layout.hash_key);
@@ -377,7 +391,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Begins a call that changes the store. Refuses it if the store takes no writes or its numbers are used up; the
+    /// Begins a call that changes the store. Refuses it if the store takes no writes or its numbers are used up. The
     /// latter never happens in a store that only this program has written.
     pub(crate) fn begin_change(&mut self) -> Result<()> {
         self.begin_sync()?;
@@ -435,23 +449,37 @@ impl<D: BlockDevice> Store<D> {
         Ok(Header::open(self.scratch.block(0), address, self.seed))
     }
 
+    /// Reads blocks into `neighbours` in one request. If that fails in any way, reads them one by one, because some may
+    /// be in memory.
+    pub(crate) fn read_neighbours(&mut self, address: u64, count: usize) -> Result<()> {
+        let buffer = &mut self.neighbours[..count * BLOCK_BYTES];
+        if read_through(&mut self.device, &self.overlay, address, buffer).is_ok() {
+            return Ok(());
+        }
+        self.read_one_by_one(address, count)
+    }
+
+    /// Reads blocks into `neighbours`, each in a request of its own. A block that the device cannot read becomes zeros.
+    pub(crate) fn read_one_by_one(&mut self, address: u64, count: usize) -> Result<()> {
+        for number in 0..count {
+            let block = self.neighbours.block_mut(number);
+            let place = address + number as u64;
+            let read = read_through(&mut self.device, &self.overlay, place, block);
+            if !is_readable(read)? {
+                block.fill(0);
+            }
+        }
+        Ok(())
+    }
+
     // ---- table blocks ----
 
     /// Reads bucket `bucket` into block `place` of the scratch buffer, from the newer intact copy.
     pub(crate) fn read_bucket(&mut self, bucket: u32, place: usize) -> Result<()> {
         let address = self.layout.bucket_block(bucket);
-        let pair = &mut self.neighbours[..TABLE_COPIES as usize * BLOCK_BYTES];
-        if read_through(&mut self.device, &self.overlay, address, pair).is_err() {
-            // A block that the device cannot read is treated like one with wrong content: the other copy is used, and
-            // without one only the names in this bucket are lost.
-            for copy in 0..TABLE_COPIES {
-                let block = self.neighbours.block_mut(copy as usize);
-                let read = read_through(&mut self.device, &self.overlay, address + copy, block);
-                if !is_readable(read)? {
-                    block.fill(0);
-                }
-            }
-        }
+        // A block that the device cannot read is treated like one with wrong content. The other copy is used, and
+        // without one only the names in this bucket are lost.
+        self.read_neighbours(address, TABLE_COPIES as usize)?;
         // Both copies are written in one request, but a card may return an old block as if it were new.
         let sequence = |copy| {
             let block = self.neighbours.block(copy);
@@ -479,6 +507,29 @@ impl<D: BlockDevice> Store<D> {
             offset: None,
         })
     }
+}
+
+/// Reads blocks from the device, except those that are held in memory instead.
+pub(crate) fn read_through<D: BlockDevice>(
+    device: &mut D,
+    overlay: &[(u32, Vec<u8>)],
+    address: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<(), DeviceError> {
+    let read = device.read(address, buffer);
+    let mut replaced = false;
+    for (place, bytes) in overlay {
+        if let Some(offset) = u64::from(*place).checked_sub(address)
+            && let Some(block) = buffer.chunks_exact_mut(BLOCK_BYTES).nth(offset as usize)
+        {
+            block.copy_from_slice(bytes);
+            replaced = true;
+        }
+    }
+    if replaced && buffer.len() == BLOCK_BYTES {
+        return Ok(());
+    }
+    read
 }
 
 /// Returns whether a read succeeded. A block that the device cannot read is damaged, like one that fails its checksum.

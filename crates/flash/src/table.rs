@@ -1,6 +1,6 @@
 //! The name table: a hash table of fixed size in which each name has two possible places.
 //!
-//! A name hashes to two blocks (buckets) and is stored in the one that was emptier when it was created, so it is found
+//! A name hashes to two blocks (buckets) and is stored in the one that was emptier when it was created. So it is found
 //! in two read requests at any fill. Each bucket is stored twice, side by side, and written in one request. The commit
 //! record repairs a torn request; the second copy replaces a rotten first one.
 

@@ -100,8 +100,8 @@ impl<D: BlockDevice> Store<D> {
         self.put_state(index, kept)
     }
 
-    /// Returns the lane as it was when `end`, with `fill` bytes in it, was the last block of the file, and the number
-    /// of blocks to subtract from its closed runs. The youngest run that holds blocks up to `end` is filled again.
+    /// Returns the lane as it was when `end`, with `fill` bytes in it, was the last block of the file. Returns also the
+    /// number of blocks to subtract from its closed runs. The newest run that holds blocks up to `end` is filled again.
     fn lane_at(
         &mut self,
         state: &FileState,
@@ -123,7 +123,7 @@ impl<D: BlockDevice> Store<D> {
         let mut index_end = u32::MAX;
         while !run.is_none() {
             let found = if is_own && run.start == end.run_start {
-                // A last block that is not full may be overwritten: the next append goes to the other lane, and the one
+                // A last block that is not full may be overwritten. The next append goes to the other lane, and the one
                 // after it over this block.
                 let used = (end.address - end.run_start) as u8
                     + u8::from(usize::from(fill) == PAYLOAD_BYTES);

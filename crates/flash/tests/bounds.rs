@@ -1,5 +1,5 @@
 //! Tests that no call exceeds its bound, with random workloads on a counting device, at three fills and up to 100,000
-//! files; and tests the amortised cost of the important calls. `goals.rs` holds the limits that are independent of the
+//! files. Tests also the amortised cost of the important calls. `goals.rs` holds the limits that are independent of the
 //! store's own bounds.
 
 use crate::common::bounds_of::bound_of;
@@ -129,14 +129,14 @@ fn workload(count: u64, device_blocks: u64, percent: u64, calls: usize) {
 }
 
 #[test]
-fn one_file() {
+fn one_file_stays_within_the_bounds() {
     for percent in [1, 50, 99] {
         workload(1, 4096, percent, 600);
     }
 }
 
 #[test]
-fn a_hundred_files() {
+fn a_hundred_files_stay_within_the_bounds() {
     for percent in [1, 50, 99] {
         workload(100, 8192, percent, 4000);
     }
@@ -150,7 +150,7 @@ fn a_hundred_files_churning_on_a_small_store() {
 }
 
 #[test]
-fn ten_thousand_files() {
+fn ten_thousand_files_stay_within_the_bounds() {
     for percent in [1, 50, 99] {
         workload(10_000, 65_536, percent, 4000);
     }

@@ -1,5 +1,5 @@
-//! Tests unreadable or rotten blocks in the store's own structures: structures that are stored twice are read from the
-//! other place, and damage to the others affects nothing else.
+//! Tests unreadable or rotten blocks in the store's own structures. Structures that are stored twice are read from the
+//! other place. Damage to the others affects nothing else.
 
 use crate::forge;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use base::block::DeviceError;
 use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Part, Store};
 
-/// The usual form of decay is a sector that the device cannot read: the other copy is then read, as if the bytes had
+/// The usual form of decay is a sector that the device cannot read. The other copy is then read, as if the bytes had
 /// been wrong.
 #[test]
-fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
+fn structures_with_two_copies_are_read_despite_a_bad_block() {
     let device = small();
     let superblock = device.peek(0);
     let (table_end, data_end) = (field(&superblock, 72, 4), field(&superblock, 76, 4));
@@ -296,8 +296,8 @@ fn a_deleted_file_with_bad_spots_gives_room_at_once() {
     }
 }
 
-/// There are so many pieces that not even an unfinished replacement can be undone: there must never be more than one,
-/// and the store must open again.
+/// With this many pieces, not even an unfinished replacement can be undone. There must never be more than one, and the
+/// store must open again.
 #[test]
 fn a_replacement_that_cannot_be_undone_is_the_only_one() {
     let mut device = small();

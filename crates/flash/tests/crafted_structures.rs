@@ -98,7 +98,7 @@ fn fill_and_compare(device: SimDevice, context: &str) {
     }
 }
 
-/// Returns the start of the run that lane 0 or 1 of a file in a slot fills, whichever lane has one.
+/// Returns the start of the run that a file in a slot is filling, in lane 0 or else in lane 1.
 fn run_of_slot(device: &SimDevice, slot: usize) -> u32 {
     let root = device.peek(newest_root(device));
     let state = slot + SLOT_STATE;

@@ -1,5 +1,5 @@
-//! Tests the check and repair of numbers at their ends: a check tells why such a store refuses changes, and after a
-//! repair it takes as many changes as any other. (The results of calls are tested in `crafted_counters.rs`.)
+//! Tests the check and repair of numbers at their ends. A check tells why such a store refuses changes. After a repair
+//! it takes as many changes as any other. (The results of calls are tested in `crafted_counters.rs`.)
 
 use crate::common::repaired::assert_settled;
 use crate::common::{lend, options, read_all, read_file};
@@ -51,7 +51,7 @@ fn repair(device: SimDevice, context: &str) -> (RepairReport, SimDevice) {
     (report, device)
 }
 
-/// Opens the store repeatedly, after a close or a cut, and changes it each time: no change may be refused, and all of
+/// Opens the store repeatedly, after a close or a cut, and changes it each time. No change may be refused, and all of
 /// them must stay.
 fn live_long(mut device: SimDevice, context: &str) {
     let mut grown = Vec::new();
@@ -138,7 +138,7 @@ fn a_check_says_that_a_store_s_numbers_are_used_up() {
 }
 
 #[test]
-fn after_a_repair_a_store_has_as_many_changes_left_as_any_other() {
+fn a_repaired_store_has_as_many_changes_left_as_any_other() {
     for (offset, end, ..) in ENDS {
         for value in [end - 1, end] {
             let context = format!("{offset} {value:#x}");
@@ -255,8 +255,8 @@ fn a_cut_repair_of_used_up_numbers_is_finished_by_the_next_one() {
     assert!(cuts > 20, "{cuts}");
 }
 
-/// The blocks of a file have numbers that the store has not reached: recovery would take an older end of the file for a
-/// younger one.
+/// The blocks of a file have numbers that the store has not reached. Recovery would take an older end of the file for a
+/// newer one.
 #[test]
 fn a_file_that_is_ahead_of_its_store_is_named_until_a_copy_replaces_it() {
     let mut device = small();

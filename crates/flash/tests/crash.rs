@@ -1,9 +1,9 @@
 //! Tests power cuts at every device write and after every call, with every subset of the unflushed writes, torn and
-//! complete, a second cut during recovery, and a third.
+//! complete. A second cut comes during recovery, and a third.
 //!
 //! # The oracle
 //!
-//! After a cut the store must open, its check must be clean, every block must have one owner, and its content must be
+//! After a cut the store must open, its check must be clean, and every block must have one owner. Its content must be
 //! the same whether it is opened read-only or for writing. The content, also after another cut during recovery, is
 //! judged by the calls that had returned and the running call, if any:
 //!
@@ -12,27 +12,27 @@
 //!   `write_at`, `truncate`, `sync` and `close`. A call that was refused, or had nothing to do (no bytes, the same
 //!   name), promises nothing.
 //! - **A running call** on names, or `replace`: the names are those before or those after, and nothing else changed.
-//!   `rename` has no third outcome: the file that had the target's name is there completely until it is replaced, and
-//!   the renamed one is there under exactly one of its two names.
+//!   `rename` has no third outcome. The file that had the target's name is there completely until it is replaced. The
+//!   renamed one is there under exactly one of its two names.
 //! - **`append`** of up to `APPEND_ATOMIC_BYTES_MAX` bytes: all or nothing; of more: a prefix.
 //! - **`write_at`** within the file of up to `OVERWRITE_ATOMIC_BYTES_MAX` bytes: all or nothing; of more: a prefix,
-//!   followed by the old bytes. Across the end: a prefix; the file is never shorter than it was and ends where the
+//!   followed by the old bytes. Across the end: a prefix. The file is never shorter than it was, and ends where the
 //!   prefix does if that is beyond its old end. Beyond the end: the gap grows first, by a prefix of zeros, then the
 //!   data behind it by a prefix.
 //! - **`truncate`** to less: the old length or the new one, with all bytes below it unchanged. To more: a prefix of the
 //!   zeros.
 //! - **`write_pieces_at_once`**: bytes that make the file longer come first, as by `write_at_nosync` one piece after
-//!   the other; then all changes within the file, all or nothing. If it refuses the pieces, it leaves nothing. Once it
-//!   has returned, it is durable if it changed anything within the file.
+//!   the other. Then come all changes within the file, all or nothing. If it refuses the pieces, it leaves nothing.
+//!   Once it has returned, it is durable if it changed anything within the file.
 //! - **`write_pieces_nosync`**: the same, but within the file the changed blocks may be there up to the third, the
 //!   sixth and so on.
 //! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after them:
-//!   each file separately holds its content after some number of these calls, in the order in which they were made; the
-//!   last of them may be there in part if it is not atomic (as above). A store may make them durable at once. A durable
-//!   call that was running on the same file comes after all of them.
+//!   each file separately holds its content after some number of these calls, in their order. The last of them may be
+//!   there in part if it is not atomic (as above). A store may make them durable at once. A durable call that was
+//!   running on the same file comes after all of them.
 //!
 //! Never allowed: bytes that were not written to that file at that place, bytes of another file, a file under a name
-//! that it was never given.
+//! that it never had.
 //!
 //! With `KEEL_SEEDED_BUG=swapped-barrier` in the environment these tests must fail.
 

@@ -1,8 +1,8 @@
 //! Many lives of one store: random calls, an end without warning, recovery, then more calls on the recovered store.
 //!
-//! The next life must cope with the remains of the previous one: blocks of an append that no record knows, a spilled
-//! list that no root names, numbers that were given out and forgotten. A test that cuts the power once never sees this.
-//! The stores are small, nearly full and hold more files than the root has slots.
+//! The next life must cope with the remains of the previous one. These are blocks of an append that no record knows, a
+//! spilled list that no root names, numbers that were given out and forgotten. A test that cuts the power once never
+//! sees this. The stores are small, nearly full and hold more files than the root has slots.
 
 use crate::common::lives::{Mood, SETTINGS, fill, random_call, run, settle};
 use crate::common::machine::{Ending, Machine};
@@ -14,7 +14,7 @@ use base::sim::{FaultPlan, Keep, Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 #[test]
-fn power_cuts() {
+fn power_cuts_lose_nothing_acknowledged() {
     run(
         "power cuts",
         &[Ending::PowerCut, Ending::PowerCut, Ending::Closed],
@@ -22,12 +22,12 @@ fn power_cuts() {
 }
 
 #[test]
-fn kills() {
+fn kills_lose_nothing_acknowledged() {
     run("kills", &[Ending::Killed, Ending::PowerCut]);
 }
 
 #[test]
-fn failing_writes_and_flushes() {
+fn failing_writes_and_flushes_lose_nothing_acknowledged() {
     run("failures", &[Ending::Failed, Ending::PowerCut]);
 }
 

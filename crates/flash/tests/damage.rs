@@ -1,4 +1,4 @@
-//! Tests damage and failing devices: damaged data is reported and never returned; undamaged data is not affected; a
+//! Tests damage and failing devices. Damaged data is reported and never returned. Undamaged data is not affected. A
 //! device that fails a write stops the store from writing, not from reading.
 
 use crate::common;
@@ -239,7 +239,7 @@ fn either_end_of_the_device_may_be_lost_without_losing_a_file() {
         let mut rotten = device.clone();
         end.clone()
             .for_each(|block| rotten.poke(block, &[0xa5; 4096]));
-        // The store was closed properly, so the record at the other end is at most one behind, and the newest one was
+        // The store was closed properly. So the record at the other end is at most one behind, and the newest one was
         // that of the close.
         let mut store = Store::open(rotten, &OpenOptions::default()).unwrap();
         assert!(read_all(&mut store).unwrap() == model, "{end:?}");
@@ -317,7 +317,7 @@ fn a_truncated_image_is_called_that() {
 }
 
 #[test]
-fn what_is_no_store_is_refused() {
+fn a_device_without_a_store_is_refused() {
     let open = |device| Store::open(device, &OpenOptions::default()).err().unwrap();
     assert!(matches!(open(SimDevice::new(64, 1)), Error::NotAStore));
     assert!(matches!(open(SimDevice::new(1, 1)), Error::NotAStore));
@@ -392,7 +392,7 @@ fn damaged_or_missing(store: &mut Store<SimDevice>, model: &Model) -> usize {
 }
 
 #[test]
-fn after_a_failed_write_or_flush_the_store_reads_and_refuses_to_write() {
+fn the_store_reads_and_refuses_to_write_after_a_failed_write_or_flush() {
     for seed in 0..60 {
         let (mut device, mut model) = sample(seed % 4);
         let plan = if seed % 2 == 0 {

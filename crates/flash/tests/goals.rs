@@ -1,5 +1,5 @@
-//! Tests the maximum cost of single calls against fixed limits that are independent of `bounds()`: with many files
-//! being appended to, fragmented free space, any fill, very many files.
+//! Tests the maximum cost of single calls against fixed limits that are independent of `bounds()`. Many files are being
+//! appended to, free space is fragmented, there is any fill, and there are very many files.
 
 use crate::common;
 use crate::common::bounds_of::bound_of;
@@ -74,8 +74,8 @@ fn fragment<D: BlockDevice>(store: &mut Store<D>, files: &mut Files, count: usiz
     }
 }
 
-/// Fills the free space except for `percent_free` percent of the store with one file, piece by piece, so that it stops
-/// when the store is full.
+/// Fills the free space except for `percent_free` percent of the store with one file. It goes piece by piece, so that
+/// it stops when the store is full.
 fn fill<D: BlockDevice>(store: &mut Store<D>, percent_free: u64) {
     let file = store.create("ballast").unwrap();
     let chunk = vec![7; 2 * PAYLOAD_BYTES];

@@ -229,7 +229,7 @@ fn a_grown_store_survives_the_loss_of_either_end() {
 }
 
 #[test]
-fn after_an_interrupted_growth_a_rotten_superblock_does_not_bring_the_other_size_back() {
+fn a_rotten_superblock_does_not_bring_the_other_size_back_after_an_interrupted_growth() {
     let (mut old, mut new) = (0, 0);
     for seed in 0..4 {
         let (device, _) = sample(seed, 120, true, seed % 2 == 0);

@@ -323,10 +323,10 @@ fn build_wall(random: &mut Random, device: &mut SimDevice) -> BTreeSet<u64> {
     wall.iter().map(|found| found.address).collect()
 }
 
-/// Blocks behind a wall that a read does not find are not found by a check either; found data is right, and only
+/// Blocks behind a wall that a read does not find are not found by a check either. Found data is right, and only
 /// damaged blocks are lost. The exception is a list of runs that ends in a completely damaged run.
 #[test]
-fn walls_in_two_lanes() {
+fn reads_go_around_walls_in_two_lanes() {
     let mut exact = 0_u64;
     for seed in 0..WALLED_FILES {
         let mut random = Random::new(seed);
@@ -372,10 +372,10 @@ fn walls_in_two_lanes() {
     assert!(exact >= WALLED_FILES - 1);
 }
 
-/// A repair puts blocks without data into the places of damaged ones; behind the next wall a read must still find
+/// A repair puts blocks without data into the places of damaged ones. Behind the next wall a read must still find
 /// everything that a check finds.
 #[test]
-fn walls_in_a_repaired_file() {
+fn reads_go_around_walls_in_a_repaired_file() {
     for seed in 0..WALLED_FILES {
         let mut random = Random::new(seed);
         let (mut device, mut content) = with_two_lanes(&mut random);
@@ -420,11 +420,11 @@ fn damage_at_the_end_costs_itself() {
 }
 
 /// An erase block that returns to the content of an earlier life of the file is damage, and none of it may be returned.
-/// (An old block with the same number at the same address is accepted as the file's own, also where pointers lead.) If
+/// An old block with the same number at the same address is accepted as the file's own, also where pointers lead. If
 /// the file was truncated within, both lives have their first blocks in common, and only a pointer to a later block
 /// tells them apart. There a read returns either the current or the former content of that place.
 #[test]
-fn what_a_device_has_gone_back_to_is_not_believed() {
+fn blocks_that_a_device_brings_back_are_not_accepted() {
     let mut old_ones = 0;
     for seed in 0..80 {
         let mut random = Random::new(seed);
@@ -469,7 +469,7 @@ fn what_a_device_has_gone_back_to_is_not_believed() {
     assert!(old_ones <= 15);
 }
 
-/// If appends alternate between the lanes, a run's places do not hold the guessed blocks: the guess is wrong, costs
+/// If appends alternate between the lanes, a run's places do not hold the guessed blocks. The guess is wrong, costs
 /// only its transfer, and returns no wrong data.
 #[test]
 fn a_wrong_guess_costs_what_it_transfers() {

@@ -328,7 +328,7 @@ fn calls_on_names_need_no_free_handle() {
 }
 
 /// Handles opened before their files were renamed must support every call, on files whose state is only in the name
-/// table. Then so many other files are appended to that these files are written back.
+/// table. Then appends to enough other files write these files back.
 #[test]
 fn handles_find_their_files_after_renaming() {
     const FILES: usize = 45;
@@ -434,7 +434,7 @@ fn renaming_refuses_what_it_should() {
 
 /// Offsets and lengths that no file can have are refused completely and at once.
 #[test]
-fn what_no_file_can_hold_is_refused() {
+fn an_offset_beyond_any_file_is_refused() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(8)).unwrap();
     let file = store.create("a").unwrap();
     store.append(file, &[7; 5000]).unwrap();

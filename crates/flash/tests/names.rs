@@ -5,7 +5,7 @@ use base::sim::{Random, SimDevice};
 use flash::{Error, FormatOptions, Store};
 
 /// Returns the share of buckets holding at least i names, for i = 0.., after `load` names per bucket, each put into the
-/// emptier of two: the limit of large tables (Mitzenmacher), ds_i/dt = s_(i-1)^2 - s_i^2.
+/// emptier of two. This is the limit of large tables (Mitzenmacher), ds_i/dt = s_(i-1)^2 - s_i^2.
 fn tail(load: f64) -> Vec<f64> {
     const LEVELS: usize = 64;
     let mut share = vec![0.0; LEVELS];
@@ -88,7 +88,7 @@ fn fullest(random: &mut Random, files: u64, buckets: u64, loads: &mut Vec<u16>) 
 #[test]
 fn small_tables_never_come_near_their_limit() {
     // The equations hold for large tables only; small ones are simulated. Each further level is exponentially rarer
-    // than the one before, squared. Two unused levels in so many fillings show a large margin.
+    // than the one before, squared. Two unused levels in all these fillings show a large margin.
     let mut random = Random::new(1);
     let mut loads = Vec::new();
     for (files, fillings) in [
@@ -166,7 +166,7 @@ fn a_store_takes_the_names_it_was_sized_for_and_then_says_when_it_is_full() {
     }
 }
 
-/// Renaming a file in a full table uses the entry that the file leaves, if the new name may be there; otherwise the
+/// Renaming a file in a full table uses the entry that the file leaves, if the new name may be there. Otherwise the
 /// call is refused and nothing has changed. Replacing a file needs no entry at all.
 #[test]
 fn renaming_in_a_full_table_needs_no_entry_that_it_does_not_leave() {

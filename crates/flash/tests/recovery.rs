@@ -1,5 +1,5 @@
-//! Tests recovery step by step: the effect of the remains of a torn record on later records, and the state of a handle
-//! after a device failure.
+//! Tests recovery step by step. Covers the effect of the remains of a torn record on later records, and the state of a
+//! handle after a device failure.
 
 use crate::common::medium::{RecordKind, newest_record, record_areas};
 use crate::common::records::{before_spilling, open};

@@ -1,5 +1,5 @@
-//! Tests rot in the newest record: acknowledged changes must not be undone by it, and no store may stay closed while
-//! the content of the record is also available elsewhere.
+//! Tests rot in the newest record. Acknowledged changes must not be undone by it. No store may stay closed while the
+//! content of the record is also available elsewhere.
 
 use std::collections::BTreeSet;
 

@@ -98,7 +98,7 @@ fn judge(settled: &Settled, bad: &BTreeSet<u64>, must_open: bool, seen: &mut See
 
 /// Tests every pair of blocks, and all blocks of one place, in a store without a power cut.
 #[test]
-fn what_cannot_be_read_of_records_undoes_nothing() {
+fn unreadable_blocks_of_records_undo_no_acknowledged_call() {
     let mut seen = Seen::default();
     let stores = settled_stores(1);
     for settled in stores.iter().filter(|settled| settled.calls_since == 0) {

@@ -10,7 +10,7 @@ use base::sim::{Random, SimDevice};
 use flash::{APPEND_ATOMIC_BYTES_MAX, Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 #[test]
-fn where_nothing_is_wrong_nothing_is_written() {
+fn a_repair_of_a_sound_store_writes_nothing() {
     for seed in 0..4 {
         for closed in [true, false] {
             let sample = Sample::new(seed, closed, &Weights::ALL);
@@ -383,7 +383,7 @@ fn damage_after_a_power_cut_is_mended_with_what_was_acknowledged() {
 }
 
 #[test]
-fn whatever_is_damaged_what_comes_back_was_written() {
+fn a_repair_returns_only_bytes_that_were_written() {
     let (mut rebuilt, mut lost, mut left) = (0, 0, 0);
     for seed in 0..seeds(150) {
         let context = format!("seed {seed}");
@@ -491,7 +491,7 @@ fn without_a_superblock_there_is_a_clear_error() {
 }
 
 #[test]
-fn progress_is_told() {
+fn a_repair_reports_its_progress() {
     let mut device = Sample::new(1, true, &Weights::ALL).device;
     wipe_records(&mut device);
     let mut blocks = 0;

@@ -1,4 +1,4 @@
-//! Tests repair when the name table has no room: a file that needs another name keeps its blocks and is counted, and
+//! Tests repair when the name table has no room. A file that needs another name keeps its blocks and is counted, and
 //! gets a name when there is room.
 
 use std::collections::BTreeMap;

@@ -175,7 +175,7 @@ fn a_table_that_is_younger_than_every_record_counts() {
 }
 
 #[test]
-fn what_was_appended_after_a_record_that_is_lost_comes_back() {
+fn appends_after_a_lost_record_come_back() {
     let (mut less, mut cut) = (0, 0);
     for blocks_at_once in [1, 2, 3] {
         let mut store = Store::format(SimDevice::new(600, 1), &options(4)).unwrap();
@@ -229,7 +229,7 @@ fn what_was_appended_after_a_record_that_is_lost_comes_back() {
 }
 
 #[test]
-fn after_a_record_that_is_lost_a_file_that_it_shortened_ends_where_it_was_cut_off() {
+fn a_file_that_a_lost_record_shortened_ends_where_it_was_cut_off() {
     for length in [5 * PAYLOAD_BYTES + 1, 9 * PAYLOAD_BYTES - 1, 300] {
         let mut store = Store::format(SimDevice::new(300, 1), &options(4)).unwrap();
         let written = content(&mut Random::new(1), 12 * PAYLOAD_BYTES);

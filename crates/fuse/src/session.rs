@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::mount::{MountError, Place, Whereabouts, check_directory, check_fuse};
 use fuser::{Config, Filesystem, MountOption, Notifier, SessionACL};
 
+/// Limits of the number of threads that answer the kernel.
+const THREADS_MIN: usize = 2;
+const THREADS_MAX: usize = 4;
+
 /// How to mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'t> {
@@ -46,7 +50,7 @@ pub struct Session {
 
 /// The state of a mount after its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct EndState {
     /// Programs may have had files open: the mount was not unmounted before.
     pub may_be_in_use: bool,
     /// See [`Ending::was_aborted`].
@@ -66,7 +70,7 @@ pub struct Ending {
     pub left_at: Option<PathBuf>,
 }
 
-impl Left {
+impl EndState {
     /// Converts this into an [`Ending`], with the number of files that lost the mount.
     #[must_use]
     pub fn ending(self, files_open: usize) -> Ending {
@@ -76,6 +80,19 @@ impl Left {
             left_at: self.left_at,
         }
     }
+}
+
+/// Returns a number of threads that suits this machine: one for each processor, 2 to 4.
+#[must_use]
+pub fn threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    processors.clamp(THREADS_MIN, THREADS_MAX)
+}
+
+/// Returns the reason for not mounting when a step before or after the mount call has failed.
+#[must_use]
+pub fn failed(error: io::Error) -> MountError {
+    MountError::Refused(error.to_string())
 }
 
 /// Checks that a directory can be a mount point. Returns its path without symbolic links.
@@ -92,8 +109,8 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
 /// Mounts the adapter that `adapter` makes on a directory returned by [`prepare`]. On return, programs can use the
 /// mount.
 ///
-/// `on_end` runs once on a thread of the mount when no thread answers the kernel any more: the mount was unmounted, or
-/// could not be made.
+/// `on_end` runs once on a thread of the mount when no thread answers the kernel any more. Either the mount was
+/// unmounted, or it could not be made.
 ///
 /// # Errors
 /// [`MountError::NoHelper`], [`MountError::Refused`].
@@ -126,8 +143,7 @@ pub fn mount_notifying<F: Filesystem>(
         .map_err(|error| MountError::refused(&error))?;
     let place = Place::of(directory)
         .map_err(|error| MountError::Refused(format!("/proc/self/mountinfo: {error}")))?;
-    let refused = |error: io::Error| MountError::Refused(error.to_string());
-    let session = session.spawn().map_err(refused)?;
+    let session = session.spawn().map_err(failed)?;
     let notifier = session.notifier();
     // Dropping the session, or its own end, would unmount any mount at the directory: the library cannot detect that
     // its own mount is gone. So this crate unmounts, and forgets the session.
@@ -139,10 +155,10 @@ impl Session {
     /// Unmounts, if it is still mounted. If the mount still answers, calls `before` with its directory first. All
     /// earlier closes by programs have then been reported.
     ///
-    /// Does not wait for the threads of the mount: while a program has a file or the directory open, or works in it,
+    /// Does not wait for the threads of the mount. While a program has a file or the directory open, or works in it,
     /// the kernel keeps the connection until this process ends.
     #[must_use]
-    pub fn end(self, before: impl FnOnce(&Path)) -> Left {
+    pub fn end(self, before: impl FnOnce(&Path)) -> EndState {
         let has_ended = self.has_ended.load(Ordering::SeqCst);
         // Without the mount table, any unmount could hit another mount.
         let whereabouts = self.place.now(!has_ended).unwrap_or(Whereabouts::Gone);
@@ -155,7 +171,7 @@ impl Session {
             // report.
             std::fs::read_dir(directory).ok();
         }
-        Left {
+        EndState {
             // If the mount has ended by an unmount, no program had a file open.
             may_be_in_use: !has_ended || was_aborted,
             was_aborted,

@@ -7,8 +7,8 @@
 //!
 //! **Must not know:** the file store and its format, the controller, HTTP.
 //!
-//! **Invariants:** no input makes a parser panic or hold more than its stated limits; a refused message, line or
-//! reading affects nothing else and is counted by its reason.
+//! **Invariants:** no input makes a parser panic or hold more than its stated limits. A refused message, line or
+//! reading affects no other one, and is counted by its reason.
 //!
 //! **Files:** `intake/` decoding, keys, limits and counts, `pattern.rs`, `line/` grammar and sockets, `mqtt/` one
 //! session with a broker, `modbus/` devices on TCP and serial lines (lists of files in the four `mod.rs`), `durable.rs`

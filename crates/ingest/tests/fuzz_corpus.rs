@@ -3,6 +3,9 @@
 #[path = "../../../fuzz/src/intake.rs"]
 mod entries;
 
+#[path = "../../../fuzz/src/intake_store.rs"]
+mod intake_store;
+
 #[path = "../../../fuzz/src/modbus.rs"]
 mod modbus;
 
@@ -15,26 +18,26 @@ mod replay;
 use replay::replay;
 
 #[test]
-fn line_protocol() {
+fn the_corpus_of_line_protocol_holds() {
     replay("line_protocol", entries::line_protocol);
 }
 
 #[test]
-fn mqtt_payload() {
+fn the_corpus_of_mqtt_payload_holds() {
     replay("mqtt_payload", entries::mqtt_payload);
 }
 
 #[test]
-fn mqtt_packet() {
+fn the_corpus_of_mqtt_packet_holds() {
     replay("mqtt_packet", entries::mqtt_packet);
 }
 
 #[test]
-fn modbus_answer() {
+fn the_corpus_of_modbus_answer_holds() {
     replay("modbus_answer", modbus::modbus_answer);
 }
 
 #[test]
-fn sparkplug_messages() {
+fn the_corpus_of_sparkplug_holds() {
     replay("sparkplug", sparkplug::sparkplug);
 }

@@ -428,7 +428,7 @@ fn no_reading_is_taken_twice_however_often_a_message_waits() {
 }
 
 #[test]
-fn what_was_taken_before_a_wait_must_be_durable_too() {
+fn readings_taken_before_a_wait_must_be_durable_too() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     fake.with(|inner| inner.room = 2);
@@ -572,7 +572,7 @@ fn topics_at_hand_are_limited_in_number_and_length() {
 }
 
 #[test]
-fn what_was_taken_of_a_message_counts_after_a_reload_that_refuses_its_rest() {
+fn readings_taken_of_a_message_count_after_a_reload_that_refuses_its_rest() {
     let lines = topic_rule("t", "{measurement}/{field}", PayloadKind::Line);
     let with = |subscriptions: &[SubscriptionRule]| IntakeOptions {
         subscriptions: subscriptions.to_vec(),

@@ -108,7 +108,7 @@ fn the_first_rule_that_fits_a_key_decides() {
 }
 
 #[test]
-fn other_rules_change_what_exists_and_what_is_taken() {
+fn a_change_of_rules_changes_the_keys_and_the_readings_taken() {
     let (node, _) = node(rules(), DbOptions::default());
     node.declare_exact().unwrap();
     node.resolve("room/2/co2").unwrap();

@@ -418,7 +418,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_parses_back(
+    fn a_written_line_parses_back(
         measurement in NAME,
         tags in prop::collection::btree_map(NAME, NAME, 0..4),
         mut fields in prop::collection::vec((NAME, field()), 1..4),

@@ -197,7 +197,7 @@ fn run_out_of_descriptors() {
 }
 
 #[test]
-fn nothing_is_sent_to_those_who_do_not_ask() {
+fn a_client_that_asks_for_no_answers_gets_none() {
     let node = Node::tcp();
     let mut client = node.connect();
     client.send(b"m a=1\nbroken\nm a=2\n");
@@ -587,7 +587,7 @@ fn peers_that_vanish_are_found_out() {
 }
 
 #[test]
-fn what_has_arrived_is_taken_although_nobody_reads_the_answers() {
+fn lines_that_have_arrived_are_taken_although_nobody_reads_the_answers() {
     let node = Node::tcp();
     let mut client = node.connect();
     let stream: String = (0..500).map(|number| format!("m a={number}\n\n")).collect();

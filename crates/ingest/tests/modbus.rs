@@ -210,7 +210,7 @@ fn a_server_that_was_away_is_connected_to_again() {
 type Spoilt = fn(&[u8]) -> (u8, u8, Vec<u8>);
 
 #[test]
-fn what_does_not_fit_the_request_makes_no_reading() {
+fn an_answer_that_does_not_fit_the_request_makes_no_reading() {
     let faulty: [Spoilt; 7] = [
         // Number of the request added, number of the unit added, answer.
         |_| (1, 0, vec![3, 2, 0, 99]),

@@ -109,7 +109,7 @@ fn a_message_that_fits_several_filters_is_taken_once() {
 }
 
 #[test]
-fn what_the_consumer_sends_comes_to_others_once() {
+fn messages_of_the_consumer_come_to_other_clients_once() {
     if !installed() {
         return;
     }

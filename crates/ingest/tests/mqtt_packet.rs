@@ -200,7 +200,7 @@ fn an_oversized_message_is_skipped_without_being_held() {
 }
 
 #[test]
-fn what_breaks_the_protocol_is_said_so() {
+fn packets_that_break_the_protocol_are_malformed() {
     let wrong: [(&[u8], Version); 15] = [
         (&[0x36, 5, 0, 1, b'a', 0, 1], Version::V311),  // QoS 3
         (&[0x32, 5, 0, 1, b'a', 0, 0], Version::V311),  // packet id 0

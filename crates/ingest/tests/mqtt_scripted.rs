@@ -228,7 +228,7 @@ fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it(
 
 /// A value that is repeated after its filter was replaced is no copy of the earlier message.
 #[test]
-fn what_comes_for_a_subscription_that_took_another_ones_place_is_no_copy() {
+fn a_message_for_a_subscription_that_took_another_ones_place_is_no_copy() {
     let fake = Fake::new(Version::V5);
     let store = Store::new();
     store.set_durable(100);
@@ -327,7 +327,7 @@ fn no_bytes_end_a_session_for_good() {
 }
 
 #[test]
-fn what_a_broker_says_instead_of_consent_is_reported() {
+fn an_answer_of_the_broker_other_than_consent_is_reported() {
     let cases: [(Version, &[u8], &str); 9] = [
         (Version::V311, &[0x20, 2, 0, 4], "bad user name password"),
         (Version::V311, &[0x20, 2, 0, 5], "not authorized"),

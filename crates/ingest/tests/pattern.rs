@@ -41,7 +41,7 @@ fn wildcards_stand_for_levels() {
 }
 
 #[test]
-fn what_is_no_pattern_is_refused_with_a_reason() {
+fn texts_that_are_no_pattern_are_refused_with_a_reason() {
     for pattern in [
         "a", "a/b", "+", "#", "a/+/b/#", "/", "a//b", "é/+", "$SYS/#",
     ] {
@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_its_definition(
+    fn a_pattern_agrees_with_its_definition(
         pattern in prop::collection::vec(level(), 1..5),
         name in prop::collection::vec(level(), 1..5),
     ) {
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_panic(pattern in ".{0,20}", name in ".{0,20}") {
+    fn no_text_makes_a_pattern_panic(pattern in ".{0,20}", name in ".{0,20}") {
         let _ = (check(&pattern), matches(&pattern, &name), is_exact(&pattern));
         if check(&name).is_ok() && is_exact(&name) {
             prop_assert!(matches(&name, &name));

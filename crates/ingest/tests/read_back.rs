@@ -87,7 +87,7 @@ proptest! {
 
 /// What a filter says of the number of levels must not decide whether a series is kept: another filter may come.
 #[test]
-fn other_filters_give_no_key_to_another_series() {
+fn a_change_of_filters_gives_no_key_to_another_series() {
     let plan = |filter: &str| {
         let rule = json_rule(filter, "{topic}/{path}", several(fields(&["*"], &[])));
         options(vec![rule])

@@ -402,7 +402,7 @@ fn pairs_make_a_key_of_the_whole_identity() {
 }
 
 #[test]
-fn what_tags_stand_for_depends_on_the_store() {
+fn the_meaning_of_tags_depends_on_the_store() {
     let of = |text: &str| Template::parse(text, TemplateKind::Line).unwrap();
     let tags = of("x/{measurement}/{tags}/{field}");
     for (form, part, key) in [

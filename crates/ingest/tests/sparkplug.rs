@@ -339,7 +339,7 @@ fn each_scalar_type_becomes_its_kind_of_value() {
 }
 
 #[test]
-fn what_is_no_scalar_is_counted_and_costs_no_neighbour() {
+fn metrics_that_are_no_scalars_are_counted_and_cost_no_neighbour() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     let table = schema::DataSet {
@@ -479,7 +479,7 @@ fn each_bad_metric_costs_itself_and_has_its_reason() {
 }
 
 #[test]
-fn what_is_no_message_of_sparkplug_is_refused_and_commands_are_no_readings() {
+fn messages_of_other_forms_are_refused_and_commands_are_no_readings() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     let birth = node_birth(0);

@@ -1,7 +1,7 @@
 //! A job's rank on MPI: the five operations that jobs need, with the library's own functions. `cluster::jobs` defines
 //! what a job is and what a rank reports.
 
-use crate::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
+use crate::end::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
 use cluster::jobs::communicator::{Communicator, Failure, LENGTH_MAX, check_parts};
 use cluster::jobs::worker::{self, Board, Options};
 use mpi::collective::SystemOperation;

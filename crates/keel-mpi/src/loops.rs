@@ -1,5 +1,5 @@
-//! The eight loops of the suite, each as in the original: what rank 0, the last rank and the ranks between do to repeat
-//! an operation. `peer/loops.c` is the same in C.
+//! The eight loops of the suite, each as in the original: how rank 0, the last rank and the ranks between repeat an
+//! operation. `peer/loops.c` is the same in C.
 
 use crate::exchange::exchange;
 use crate::world::World;

@@ -9,37 +9,32 @@
 //! before it is timed: what arrives is what was sent. Every rank ends after the plan's time limit, independent of the
 //! other ranks. An error of MPI ends all ranks, after a pause in which the launcher can see its cause.
 //!
-//! **Files:** `world.rs` the ranks and their reports, `core.rs` binding to a core, `suite.rs` from plan to rows,
-//! `loops.rs` the eight loops, `check.rs` whether messages arrive whole, `exchange.rs` the loop with raw calls,
-//! `lost.rs` errors of MPI, `job.rs` MPI for jobs, `power.rs` the power of boards.
+//! **Files:** `world.rs` the ranks and their reports, `report.rs` lines on standard output, `core.rs` binding to a
+//! core, `suite.rs` from plan to rows, `loops.rs` the eight loops, `check.rs` whether messages arrive whole,
+//! `exchange.rs` the loop with raw calls, `error_handler.rs` errors of MPI, `end.rs` how a rank ends, `job.rs` MPI for
+//! jobs, `power.rs` the power of boards.
 
 mod check;
 mod core;
+mod end;
+mod error_handler;
 mod exchange;
 mod job;
 mod loops;
-mod lost;
 mod power;
+mod report;
 mod suite;
 mod world;
 
 use cluster::jobs::worker::Options;
-use cluster::measure::{Event, Plan, event_line};
-use std::io::Write;
+use cluster::measure::{Event, Plan};
+use end::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
+use report::say;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Exit status of wrong usage.
 const STATUS_USAGE: u8 = 2;
-
-/// Exit status of a rank that still ran at its time limit.
-const STATUS_LATE: i32 = 4;
-
-/// Exit status of a failure.
-pub(crate) const STATUS_FAILURE: i32 = 1;
-
-/// Time limit for MPI's own end, when everything is done.
-pub(crate) const ORDERLY_END: Duration = Duration::from_secs(2);
 
 const USAGE: &str = "keel-mpi: is started by `keel cluster`; by hand: keel-mpi library | measure PLAN | job OPTIONS";
 
@@ -100,7 +95,7 @@ fn measure(plan: &Plan) -> ExitCode {
         eprintln!("keel-mpi: MPI was begun already");
         return ExitCode::FAILURE;
     };
-    if let Err(error) = lost::wait_for_the_cause() {
+    if let Err(error) = error_handler::install() {
         eprintln!("keel-mpi: {error}");
     }
     let world = universe.world();
@@ -120,47 +115,5 @@ fn measure(plan: &Plan) -> ExitCode {
             }
             ExitCode::FAILURE
         }
-    }
-}
-
-/// The reason why the run cannot continue; it is the same on every rank.
-pub(crate) struct Failure {
-    pub(crate) why: String,
-    pub(crate) host: Option<String>,
-    /// Whether this rank reports it.
-    pub(crate) is_said_here: bool,
-}
-
-/// Reports an event at once.
-///
-/// # Errors
-/// No process reads the output any more, or the event is too long.
-pub(crate) fn say(event: &Event) -> Result<(), String> {
-    let line = event_line(event).map_err(|error| error.to_string())?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .map_err(|error| format!("standard output: {error}"))
-}
-
-/// Ends this process after `time`. A rank whose peers are gone waits forever in a call of MPI. On a board that cannot
-/// be reached, no other process ends it.
-pub(crate) fn end_after(time: Duration, status: i32) {
-    let watch = move || {
-        std::thread::sleep(time);
-        if status == STATUS_LATE {
-            eprintln!(
-                "keel-mpi: still there after {} s, ends itself",
-                time.as_secs()
-            );
-        }
-        // Not the orderly end, which would wait for the blocked thread.
-        std::process::exit(status);
-    };
-    if let Err(error) = std::thread::Builder::new()
-        .name("watchdog".to_owned())
-        .spawn(watch)
-    {
-        eprintln!("keel-mpi: has no watchdog: {error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The power of each board during each benchmark. The first rank of a board reads its sensors.
 
+use crate::report::{Failure, say};
 use crate::world::{World, said_or_failed};
-use crate::{Failure, say};
 use cluster::measure::{Event, Plan, Watts, merge_power};
 use mpi::traits::CommunicatorCollectives;
 use std::time::Duration;

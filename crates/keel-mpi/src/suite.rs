@@ -2,8 +2,9 @@
 
 use crate::check::{check, connect};
 use crate::loops::{Buffers, repeat};
+use crate::power;
+use crate::report::{Failure, say};
 use crate::world::{World, said_or_failed};
-use crate::{Failure, power, say};
 use cluster::measure::{Case, Event, Plan, Steps};
 use cluster::results::{BenchmarkRow, Stopped};
 use cluster::statistics::{StopRule, Verdict};

@@ -1,6 +1,7 @@
 //! The ranks, and the report of each rank before anything is measured.
 
-use crate::{Failure, core, say};
+use crate::core;
+use crate::report::{Failure, say};
 use base::clock::{Clock, SystemClock};
 use cluster::measure::{Event, Plan, RankFacts};
 use cluster::power::Root;

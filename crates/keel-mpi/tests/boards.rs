@@ -185,9 +185,9 @@ fn a_board_that_is_not_there_is_named_before_anything_starts() {
     );
 }
 
-/// Measures on three boards, and disturbs the second one in the middle. A case without a result for `silence` seconds,
-/// counted from its beginning, is looked into: longer than the pause below, and longer than the launcher's end if that
-/// is to be noticed first.
+/// Measures on three boards, and disturbs the second one in the middle. A case that has no result `silence` seconds
+/// after its beginning is examined. This time is longer than the pause below. It is longer than the launcher's end, if
+/// that is to be noticed first.
 fn disturbed(word: &str, silence: &str) -> Option<String> {
     let keel = keel()?.display().to_string();
     let folder = Folder::new();

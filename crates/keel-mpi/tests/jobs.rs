@@ -101,8 +101,8 @@ fn all_three_jobs_find_behind_three_real_sshd_what_one_rank_finds() {
 /// A job that lasts for seconds.
 const LONG: [&str; 3] = ["matrix-profile", "--window", "40"];
 
-/// The largest number of readings of a job that is to be disturbed; its first attempt has a quarter of them, as the job
-/// takes a second on a fast machine and ten on a slow one.
+/// The largest number of readings of a job that is to be disturbed. The first attempt has a quarter of them, as the job
+/// takes 1 s on a fast machine and 10 s on a slow one.
 const ROWS_MAX: u32 = 8 * ROWS;
 
 /// The exit status if the job has ended before its progress was seen: nothing was disturbed then.
@@ -207,7 +207,7 @@ fn a_board_that_dies_in_the_middle_of_a_job_is_named() {
 }
 
 #[test]
-fn with_retry_a_job_goes_on_without_the_board_that_is_cut_off() {
+fn a_job_with_retry_goes_on_without_the_board_that_is_cut_off() {
     let more = ["--retry", "--silence-seconds-max", "3"];
     let folder = Folder::new();
     let Some(found) = disturbed(&folder, "unplug", &more) else {

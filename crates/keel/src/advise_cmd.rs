@@ -1,13 +1,15 @@
 //! `keel advise`: where to run a job.
 
-use crate::cli::{AdviseArgs, DataMayGo};
-use crate::cluster_cmd::report;
+use crate::argument::seconds;
+use crate::cluster_cmd::result_file::link;
 use crate::error::CliError;
-use crate::job_cmd::input;
+use crate::job_cmd::input::{self, ReadingsArgs};
+use crate::job_cmd::kernel::KernelArgs;
 use crate::kernel::Kernel;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::temporary::new_file;
+use clap::{Args, ValueEnum};
 use cluster::advisor::{
     Advice, Fit, Origin, Place, Privacy, Question, Sensitivity, advise, parse_question,
     question_text,
@@ -17,7 +19,7 @@ use cluster::jobs::{LeftOut, Order};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a question that are read, at most; the parser has its own limit.
 const FILE_BYTES_MAX: u64 = 2 << 20;
@@ -30,6 +32,80 @@ const RANKS_MAX: usize = 4;
 
 /// Exit status if no option can be advised.
 const STATUS_NONE: u8 = 3;
+
+/// Where data may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DataMayGo {
+    /// Data stays on this board
+    Board,
+    /// Data may go to the neighbouring boards
+    Neighbours,
+    /// Data may also go to a data centre
+    Anywhere,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel advise --job job.json\n  \
+    keel advise --job job.json --deadline 30 --assume --json | jq .advised\n  \
+    keel advise --kernel vibration --input day.csv --data-may-go neighbours --assume\n  \
+    keel advise --kernel k-means --key pump/vibration --job prices.json --write job.json\n  \
+    keel advise --job job.json --link yocto.jsonl\n\n\
+    The file contains figures, each with its source; docs/cluster.md has an example. --kernel measures a job on\n\
+    this board, on growing parts of the readings, and takes time, parallel fraction, messages and sizes from that;\n\
+    all other figures come from the file. Missing figures are an error, unless --assume replaces them by values\n\
+    known from elsewhere; the answer then names them. Exit status 3 if no option meets the deadline with the\n\
+    required probability.")]
+pub(crate) struct AdviseArgs {
+    /// File with the question, in JSON; - is standard input
+    #[arg(long, value_name = "FILE", required_unless_present = "kernel")]
+    job: Option<PathBuf>,
+    /// Measure this job on this board
+    #[arg(long, value_enum, value_name = "JOB")]
+    kernel: Option<Kernel>,
+    #[command(flatten)]
+    readings: ReadingsArgs,
+    #[command(flatten)]
+    settings: KernelArgs,
+    /// Approximate time for measuring, in s, from 1 to 86400
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "kernel",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    measure_seconds: u64,
+    /// Result of `keel cluster measure` with round trips between boards, for the time of messages
+    #[arg(long, value_name = "FILE")]
+    link: Option<PathBuf>,
+    /// New file for the question with all of its figures, to use with --job
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Use values known from elsewhere for missing figures
+    #[arg(long)]
+    assume: bool,
+    /// Deadline for the result, in s, instead of the file's
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    deadline: Option<f64>,
+    /// Number of boards that could be used, instead of the file's [default without a file: 4]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::advisor::BOARDS_MAX)))]
+    boards: Option<u32>,
+    /// Where data may go, instead of the file's [default without a file: anywhere]
+    #[arg(long, value_enum, value_name = "WHERE")]
+    data_may_go: Option<DataMayGo>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl AdviseArgs {
+    /// Returns an option that says something of the job to be measured.
+    fn said_of_job(&self) -> Option<&'static str> {
+        let readings = [
+            ("--input", self.readings.input.is_some()),
+            ("--key", self.readings.key.is_some()),
+        ];
+        let mut said = readings.into_iter().chain(self.settings.said());
+        said.find(|(_, is_said)| *is_said).map(|(option, _)| option)
+    }
+}
 
 pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     let thing = match (&arguments.job, arguments.kernel) {
@@ -57,7 +133,7 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
             "name the job with --kernel, or leave it out",
         ));
     }
-    let link = arguments.link.as_deref().map(report::link).transpose()?;
+    let link = arguments.link.as_deref().map(link).transpose()?;
     let mut question = match &arguments.job {
         Some(path) => parse_question(&read(path)?).map_err(wrong)?,
         None => {

@@ -1,6 +1,7 @@
 //! `keel bench` and `keel qos experiment`: execute the measuring program `keel-bench`, which links the peer systems
 //! that this program must not link.
 
+use crate::argument::first_paragraph;
 use crate::error::{CliError, STATUS_USAGE};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -66,7 +67,7 @@ fn execute(arguments: &[OsString], help: &str) -> Result<u8, CliError> {
         let text = String::from_utf8_lossy(&read.stderr);
         return Err(CliError::usage(
             "command line",
-            crate::cli::first_paragraph(&text),
+            first_paragraph(&text),
             help,
         ));
     }

@@ -10,30 +10,34 @@
 //! names the object and the remedy. `--json` prints one JSON value on standard output and nothing else. A closed
 //! standard output ends a command silently.
 //!
-//! **Files:** `cli.rs` the definition of the command line, `progress.rs`, `replacement.rs` a file that replaces
-//! another, `lasting.rs` whether a file outlives a reboot, `mounting.rs` the common part of mounts, `time_text.rs`
-//! times as people write them, `volatile.rs` a device that loses unflushed data, `node/` the node (`NODE.md`
-//! specifies its socket), `client/` the commands that talk to it, `config/` its configuration, `status/` its status,
-//! `flash_cmd/` the commands on stores, `mem_cmd/` the commands on regions, `qos/` files and texts of quality of
-//! service (`QOS.md` specifies them), `qos_cmd/` its commands, `stream_cmd/` programs from the network,
-//! `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` the kinds of jobs, `temporary.rs` files and
-//! folders of a run, `doctor_cmd/` what this machine permits, `power_cmd/` its power use, `advise_cmd.rs` where to
-//! run a job, `try_cmd.rs` what a node would make of a message, `bench_cmd.rs`.
+//! **Files:** `cli.rs` the definition of the command line; a command with its options is one file. `run_cmd.rs` and
+//! `demo_cmd.rs`, `config_cmd.rs` with `try_cmd.rs`, `client/` the commands that talk to a node, `flash_cmd/` those on
+//! stores, `mem_cmd/` on regions, `qos_cmd/` of quality of service, `stream_cmd/` programs from the network,
+//! `cluster_cmd/` several boards, `job_cmd/` jobs on them, `advise_cmd.rs` where to run a job, `doctor_cmd/` what this
+//! machine permits, `power_cmd/` its power use, `bench_cmd.rs`. Shared by commands: `argument.rs` values of arguments,
+//! `progress.rs`, `replacement.rs` a file that replaces another, `persistence.rs` whether a file outlives a reboot,
+//! `mounting.rs` the common part of mounts, `time_text.rs` times as people write them, `kernel.rs` the kinds of jobs,
+//! `temporary.rs` files and folders of a run, `write_cache.rs` a device that loses unflushed data, `qos/` files and
+//! texts of quality of service (`QOS.md` specifies them). The node: `node/` (`NODE.md` specifies its socket),
+//! `config/` its configuration, `status/` its status.
 
 mod advise_cmd;
+mod argument;
 mod bench_cmd;
 mod cli;
 mod client;
 mod cluster_cmd;
 mod config;
+mod config_cmd;
+mod demo_cmd;
 mod doctor_cmd;
 mod flash_cmd;
 mod job_cmd;
 mod kernel;
-mod lasting;
 mod mem_cmd;
 mod mounting;
 mod node;
+mod persistence;
 mod power_cmd;
 mod progress;
 mod qos;
@@ -42,38 +46,16 @@ mod replacement;
 #[cfg(test)]
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;
+mod run_cmd;
 mod status;
 mod stream_cmd;
 mod temporary;
 mod time_text;
 mod try_cmd;
-mod volatile;
+mod write_cache;
 
 use command::{descriptors, error, output, random, signals};
 use std::process::ExitCode;
-
-/// `keel config`
-fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
-    match command {
-        cli::ConfigCommand::Check { file, json } => config::check(file, *json, qos::look),
-        cli::ConfigCommand::Try(arguments) => try_cmd::run(arguments),
-        cli::ConfigCommand::Example => {
-            let mut output = output::Output::new();
-            output.bytes(config::example().as_bytes())?;
-            output.flush()?;
-            Ok(0)
-        }
-    }
-}
-
-/// `keel backup`, `restore`, `doctor`
-fn care_command(command: &cli::CareCommand) -> Result<u8, error::CliError> {
-    match command {
-        cli::CareCommand::Backup(arguments) => client::backup(arguments),
-        cli::CareCommand::Restore(arguments) => flash_cmd::restore::restore(arguments),
-        cli::CareCommand::Doctor(arguments) => doctor_cmd::run(arguments),
-    }
-}
 
 fn main() -> ExitCode {
     let command = match cli::parse() {
@@ -81,23 +63,19 @@ fn main() -> ExitCode {
         Err(status) => return ExitCode::from(status),
     };
     let result = match command {
-        cli::Command::Demo(arguments) if arguments.full => {
-            let no_library = mem_cmd::library().err().map(|error| error.to_string());
-            demo::run_full(&arguments.demo, no_library)
-        }
-        cli::Command::Demo(arguments) => demo::run(&arguments.demo),
-        cli::Command::Run(arguments) => {
-            node::run_and_finish(&arguments.config, arguments.volatile_device)
-        }
+        cli::Command::Demo(arguments) => demo_cmd::run(&arguments),
+        cli::Command::Run(arguments) => run_cmd::run(&arguments),
         cli::Command::Client(command) => client::run(&command),
-        cli::Command::Care(command) => care_command(&command),
-        cli::Command::Config(arguments) => config_command(&arguments.command),
-        cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
-        cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
-        cli::Command::Qos(arguments) => qos_cmd::run(&arguments.command),
-        cli::Command::Stream(arguments) => stream_cmd::run(&arguments.command),
-        cli::Command::Cluster(arguments) => cluster_cmd::run(&arguments.command),
-        cli::Command::Power(arguments) => power_cmd::run(&arguments.command),
+        cli::Command::Backup(arguments) => client::backup(&arguments),
+        cli::Command::Restore(arguments) => flash_cmd::restore::run(&arguments),
+        cli::Command::Doctor(arguments) => doctor_cmd::run(&arguments),
+        cli::Command::Config(arguments) => config_cmd::run(&arguments),
+        cli::Command::Flash(arguments) => flash_cmd::run(&arguments),
+        cli::Command::Mem(arguments) => mem_cmd::run(&arguments),
+        cli::Command::Qos(arguments) => qos_cmd::run(&arguments),
+        cli::Command::Stream(arguments) => stream_cmd::run(&arguments),
+        cli::Command::Cluster(arguments) => cluster_cmd::run(&arguments),
+        cli::Command::Power(arguments) => power_cmd::run(&arguments),
         cli::Command::Advise(arguments) => advise_cmd::run(&arguments),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {

@@ -8,14 +8,14 @@ use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that end a mount. They are caught from the creation of this value on.
-pub(crate) struct Stops {
+pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Option<Signal>,
 }
 
-impl Stops {
-    pub(crate) fn heed() -> Result<Self, CliError> {
+impl StopSignals {
+    pub(crate) fn catch() -> Result<Self, CliError> {
         let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
         Ok(Self {
             terminate: on(SignalKind::terminate())?,
@@ -29,18 +29,26 @@ impl Stops {
     }
 
     /// Waits for one of the signals.
-    pub(crate) async fn come(&mut self) {
-        self.which_comes().await;
+    pub(crate) async fn wait(&mut self) {
+        self.wait_number().await;
     }
 
     /// Waits for one of the signals and returns its number.
-    pub(crate) async fn which_comes(&mut self) -> libc::c_int {
+    pub(crate) async fn wait_number(&mut self) -> libc::c_int {
         tokio::select! {
             _ = self.terminate.recv() => libc::SIGTERM,
             _ = self.interrupt.recv() => libc::SIGINT,
             () = received(&mut self.hangup) => libc::SIGHUP,
         }
     }
+}
+
+/// Returns the runtime of a mount: one thread, with signals and timers.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("signals", &error))
 }
 
 /// Returns whether the parent process made this one ignore the signal.

@@ -162,13 +162,13 @@ mod tests {
     use super::{bytes_text, span_text};
 
     #[test]
-    fn spans_read_well() {
+    fn spans_are_written_with_units() {
         assert_eq!(span_text(59), "59 s");
         assert_eq!(span_text(390), "6 min 30 s");
     }
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_written_with_a_unit() {
         assert_eq!(bytes_text(0), "0 B");
         assert_eq!(bytes_text(1023), "1023 B");
         assert_eq!(bytes_text(1536), "1.5 KiB");

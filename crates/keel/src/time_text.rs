@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn texts_of_other_forms_are_no_times() {
         for text in [
             "",
             "-",

@@ -4,7 +4,7 @@ use super::*;
 
 const PAGE: &str = include_str!("../../ingest/MQTT.md");
 
-/// What stands on the page for characters that nobody would see there.
+/// Symbols of the page for characters that are invisible there.
 const SYMBOLS: [(&str, &str); 5] = [
     ("␊", "\n"),
     ("␍", "\r"),

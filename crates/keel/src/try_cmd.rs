@@ -2,13 +2,13 @@
 //!
 //! The message takes the way that it takes in a node. Where readings would go to the database, they are recorded here.
 
-use crate::cli::TryArgs;
 use crate::config::{Config, SubscribeConfig};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::node::settings;
 use crate::output::Output;
 use crate::time_text::format_time;
 use base::clock::{Clock, SystemClock};
+use clap::Args;
 use db::value::Value;
 use db::{Owners, Time};
 use ingest::intake::{
@@ -20,7 +20,7 @@ use libkeel::protocol::{Nanoseconds, Shown};
 use serde_json::json;
 use std::fmt::Write;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -253,7 +253,7 @@ fn payload_before(topic: &str, file: &str, bytes_max: u32) -> Result<Vec<u8>, Cl
     Ok(payload)
 }
 
-/// Checks that a broker may send a message with so many bytes of payload.
+/// Checks that a broker may send a message with this number of bytes of payload.
 fn check_size(topic: &str, bytes: u64, bytes_max: u32) -> Result<(), CliError> {
     let beside = (topic.len() + HEADER_BYTES) as u64;
     if bytes.saturating_add(beside) > u64::from(bytes_max) {
@@ -265,6 +265,39 @@ fn check_size(topic: &str, bytes: u64, bytes_max: u32) -> Result<(), CliError> {
         return Err(CliError::failure("the message", wrong, remedy));
     }
     Ok(())
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel config try sensors/hall/2 21.5\n  \
+    keel config try zigbee2mqtt/kitchen '{\"temperature\": 21.5}' -c /etc/keel/keel.toml\n  \
+    mosquitto_sub -N -t tele/lamp/SENSOR -C 1 | keel config try tele/lamp/SENSOR - --json\n  \
+    keel config try --before spBv1.0/plant/NBIRTH/line1 birth.bin spBv1.0/plant/NDATA/line1 - < data.bin\n\n\
+    The command prints each reading with its key, its value and its kind, and what is refused or left out, each with\n\
+    the line of the configuration that decides. It changes nothing, and needs neither a broker nor a store. Times are\n\
+    compared with the clock of this machine, as if it were trusted. Other keys are not known, so keys.keys_max and\n\
+    keys of other series refuse nothing here.\n\n\
+    Exit status 1 if the node would refuse the whole message.\n\n\
+    --json: file, topic, filter and line (of the subscription; null if none fits), readings (key, value, type,\n\
+    time_ms, time_ns, path, line), refusals (reason, what, path, key, line), left_out (path, why, line).")]
+pub(crate) struct TryArgs {
+    /// Topic of the message
+    topic: String,
+    /// Payload of the message; - reads the standard input
+    #[arg(allow_hyphen_values = true)]
+    payload: String,
+    /// Configuration file
+    #[arg(short, long, default_value = "keel.toml", value_name = "FILE")]
+    config: PathBuf,
+    /// Topic, and file with the payload, of a message that came before, such as a birth of Sparkplug
+    #[arg(long, num_args = 2, value_names = ["TOPIC", "FILE"])]
+    before: Vec<String>,
+    /// As if the broker had kept the message since before the subscription
+    #[arg(long)]
+    retained: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Shows what becomes of a message. Returns the exit status.

@@ -155,7 +155,7 @@ fn open_way(from: u16, to: u16) {
 }
 
 #[test]
-fn what_happens_while_the_broker_is_away_is_told_late_or_skipped_or_dropped_and_never_silently() {
+fn alarms_while_the_broker_is_away_are_sent_late_skipped_or_dropped_and_never_silently() {
     let port = free_port();
     let text = format!(
         "queue_messages_max = 4\n{HOT}broker = \"local\"\ndeadline_ms = 1\n\
@@ -376,7 +376,7 @@ fn keys_beyond_the_limit_are_said_and_a_reload_waits_for_the_next_start() {
 }
 
 #[test]
-fn what_waits_when_the_node_ends_is_said() {
+fn undelivered_messages_are_logged_when_the_node_ends() {
     let mut node = Node::start(&config(free_port(), &format!("{HOT}broker = \"local\"\n")));
     put(&node, "hall/1/temperature", "61");
     wait_until("the alarm", || {
@@ -436,7 +436,7 @@ fn is_raised(node: &Node) -> bool {
 }
 
 #[test]
-fn which_alarms_are_raised_outlives_a_crash_and_damage_is_said() {
+fn raised_alarms_outlive_a_crash_and_damage_is_reported() {
     let with_alarm = format!("{SMALL}{HOT}command = [\"true\"]\n");
     let mut node = Node::start(&with_alarm);
     put(&node, "hall/1/temperature", "61.5");

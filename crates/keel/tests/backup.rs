@@ -55,7 +55,7 @@ fn restored_with(config: &str, backup: &std::path::Path) -> Node {
 }
 
 #[test]
-fn what_was_acknowledged_before_is_in_it_while_readings_arrive() {
+fn a_backup_contains_all_readings_acknowledged_before_while_others_arrive() {
     let node = Node::start(SMALL);
     let (acknowledged, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -278,7 +278,7 @@ fn a_copied_store_is_the_store_of_a_node_too() {
 }
 
 #[test]
-fn what_cannot_be_read_costs_itself_and_is_said() {
+fn an_unreadable_block_costs_only_itself_and_is_reported() {
     let config = format!("{SMALL}[keys]\nvalue_bytes_max = 256\n");
     let mut node = Node::start(&config);
     for number in 0..40 {
@@ -420,7 +420,7 @@ fn a_node_that_goes_leaves_no_backup() {
 }
 
 #[test]
-fn what_a_killed_backup_leaves_is_no_store() {
+fn a_killed_backup_leaves_no_store() {
     let mut halting = Halting::new();
     halting.command.kill().unwrap();
     let part = halting.dir.file("a.backup.part").display().to_string();
@@ -465,7 +465,7 @@ fn a_node_that_sends_nonsense_is_told_apart() {
 }
 
 #[test]
-fn what_root_restores_belongs_to_the_user_of_the_node() {
+fn a_store_that_root_restores_belongs_to_the_user_of_the_node() {
     if base::mount::effective_ids().0 != 0 {
         println!("skipped: only root can give files away");
         return;

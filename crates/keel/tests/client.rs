@@ -23,7 +23,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn nobody_waits_for_ever_for_a_node_that_does_not_answer() {
+fn clients_give_up_on_a_node_that_does_not_answer() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.file("keel-data")).unwrap();
     std::fs::write(dir.file("keel.toml"), SMALL).unwrap();
@@ -102,7 +102,7 @@ fn a_mistake_in_the_configuration_takes_no_tool_away() {
 }
 
 #[test]
-fn what_is_no_socket_is_called_so() {
+fn a_file_that_is_no_socket_is_named_as_such() {
     let node = Node::prepare(SMALL);
     for path in ["keel.toml", "."] {
         let line = node.fails(&["get", "a", "--node", path], 1);

@@ -126,7 +126,7 @@ fn row(samples_us: &[f64]) -> BenchmarkRow {
 }
 
 #[test]
-fn what_ranks_say_becomes_a_table_and_a_file() {
+fn events_of_ranks_become_a_table_and_a_file() {
     let fake = Fake::saying(&[
         world(),
         Event::Begin {
@@ -186,7 +186,7 @@ fn the_default_mode_goes_on_until_starts_agree() {
 }
 
 #[test]
-fn what_boards_use_becomes_rows_of_all_starts_and_is_said_as_unavailable_where_it_is() {
+fn power_of_boards_becomes_rows_of_all_starts_with_reasons_for_unavailable_sensors() {
     let power = |watts: f64, host: &str, origin: Origin| PowerRow {
         during: "latency".to_owned(),
         host: host.to_owned(),
@@ -251,7 +251,7 @@ fn what_boards_use_becomes_rows_of_all_starts_and_is_said_as_unavailable_where_i
 }
 
 #[test]
-fn what_is_incomplete_is_a_failure_and_leaves_no_file() {
+fn an_incomplete_measurement_fails_and_leaves_no_file() {
     let whole = [
         world(),
         Event::Row { row: row(&[1.0]) },
@@ -286,7 +286,7 @@ fn what_is_incomplete_is_a_failure_and_leaves_no_file() {
 }
 
 #[test]
-fn what_a_rank_reports_is_said_with_its_host() {
+fn a_failure_that_a_rank_reports_is_printed_with_its_host() {
     let why = "rank 1 on b2: latency of 64 bytes: the byte at 3 is not what was sent".to_owned();
     let failed = Event::Failed {
         why: why.clone(),
@@ -408,7 +408,7 @@ fn an_interrupted_measurement_ends_its_launcher() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_the_remedy() {
+fn a_missing_program_is_named_with_the_remedy() {
     let fake = Fake::new("localhost:2\n", "");
     let empty = TempDir::new();
     let output = keel()
@@ -511,7 +511,7 @@ fn file(dir: &TempDir, label: &str, factor: f64) -> String {
 }
 
 #[test]
-fn what_could_only_fail_after_the_measurement_is_refused_before() {
+fn options_that_would_fail_after_the_measurement_are_refused_before() {
     let fake = Fake::saying(&[world()]);
     for label in ["a\tb", &"x".repeat(201)] {
         let line = fails(&fake.words(&["--label", label]), 2);

@@ -96,7 +96,7 @@ fn a_check_names_every_problem_in_a_line_of_its_own() {
 }
 
 #[test]
-fn what_is_no_configuration_is_refused_whatever_it_is() {
+fn a_file_that_is_no_configuration_is_refused_of_any_kind() {
     let dir = TempDir::new();
     let file = dir.file("keel.toml");
     let check = |bytes: &[u8]| {
@@ -121,7 +121,7 @@ fn what_is_no_configuration_is_refused_whatever_it_is() {
 }
 
 #[test]
-fn what_may_surprise_is_warned_of() {
+fn a_surprising_setting_gets_a_warning() {
     let dir = TempDir::new();
     let (file, password) = (dir.file("keel.toml"), dir.file("password"));
     std::fs::write(&password, "secret\n").unwrap();

@@ -78,7 +78,7 @@ fn a_user_without_rights_is_told_what_is_missing() {
 }
 
 #[test]
-fn what_cannot_be_found_out_is_a_failure() {
+fn a_state_that_cannot_be_determined_is_a_failure() {
     let dir = TempDir::new();
     let missing = dir.file("missing").display().to_string();
     let line = crate::common::fails(&["doctor", "--dir", &missing], 1);

@@ -423,7 +423,7 @@ fn get_replaces_a_file_as_a_user_expects() {
 }
 
 #[test]
-fn what_does_not_fit_leaves_the_old_content() {
+fn a_put_that_does_not_fit_leaves_the_old_content() {
     let dir = TempDir::new();
     let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "a"], b"old");
@@ -505,7 +505,7 @@ fn mkfifo(path: &Path) {
 }
 
 #[test]
-fn what_cannot_be_an_image_is_refused_at_once_and_stays() {
+fn a_path_that_cannot_be_an_image_is_refused_at_once_and_stays() {
     let dir = TempDir::new();
     let fifo = dir.file("fifo");
     mkfifo(&fifo);

@@ -89,7 +89,7 @@ const MAKERS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
+fn content_of_other_programs_is_named_and_kept_and_erased_by_force() {
     let Some(device) = Backed::attach(DEVICE_BYTES) else {
         return;
     };

@@ -47,7 +47,7 @@ fn names_do_not_steer_the_terminal_and_read_well_otherwise() {
 }
 
 #[test]
-fn what_looks_damaged_while_another_program_writes_is_not_called_damage() {
+fn a_store_that_another_program_writes_is_not_called_damaged() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     let content = bytes(40_000);

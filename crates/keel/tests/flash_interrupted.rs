@@ -197,7 +197,7 @@ fn a_put_that_waits_for_its_input_stores_nothing() {
 }
 
 #[test]
-fn what_was_started_to_ignore_signals_goes_on() {
+fn a_command_that_ignores_signals_goes_on() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     let fifo = fifo(&dir);

@@ -217,7 +217,7 @@ fn under_nohup_a_mount_outlives_its_terminal() {
 }
 
 #[test]
-fn what_lies_on_a_mount_or_under_it_is_left_alone() {
+fn mounts_of_others_above_and_below_a_mount_stay() {
     if !can_mount() {
         return;
     }
@@ -256,7 +256,7 @@ fn what_lies_on_a_mount_or_under_it_is_left_alone() {
 }
 
 #[test]
-fn who_has_a_file_open_does_not_hold_up_the_end() {
+fn an_open_file_does_not_delay_the_end_of_a_mount() {
     if !can_mount() {
         return;
     }
@@ -339,7 +339,7 @@ fn options_do_what_they_say() {
 }
 
 #[test]
-fn what_was_written_without_fsync_becomes_durable_by_itself() {
+fn writes_without_fsync_become_durable_after_the_interval() {
     if !can_mount() {
         return;
     }

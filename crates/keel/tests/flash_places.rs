@@ -94,7 +94,7 @@ fn a_store_in_memory_is_made_with_a_warning() {
 }
 
 #[test]
-fn what_the_kernel_makes_up_is_no_place_for_a_store() {
+fn a_file_system_of_the_kernel_is_refused_for_a_store() {
     let said = fails(&["flash", "format", "/proc/version"], 1);
     assert!(said.contains("is no place for a store"), "{said}");
     assert!(said.ends_with("; name a file on a disk, or a block device"));

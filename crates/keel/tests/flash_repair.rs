@@ -98,7 +98,7 @@ fn files_whose_names_are_lost_come_back() {
 }
 
 #[test]
-fn what_cannot_be_mended_is_said() {
+fn damage_that_cannot_be_repaired_is_reported() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     let content = bytes_of(1, 100_000);
@@ -138,7 +138,7 @@ fn what_cannot_be_mended_is_said() {
 }
 
 #[test]
-fn what_is_left_of_an_image_that_was_cut_short_is_saved_as_the_error_says() {
+fn the_rest_of_a_truncated_image_is_saved_as_the_error_advises() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     let content = bytes_of(1, 100_000);
@@ -203,7 +203,7 @@ fn an_image_grows_and_keeps_its_files() {
 }
 
 #[test]
-fn what_does_not_grow_stays_as_it_is() {
+fn a_refused_growth_leaves_the_store_as_it_was() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     put(&image, "a", b"content");
@@ -236,7 +236,7 @@ fn what_does_not_grow_stays_as_it_is() {
 }
 
 #[test]
-fn a_device_grows() {
+fn a_store_on_a_device_grows_with_the_device() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     put(&image, "a", b"content");

@@ -252,7 +252,7 @@ fn status_health_description_and_metrics_are_there() {
 }
 
 #[test]
-fn what_cannot_be_answered_says_what_to_do() {
+fn a_request_that_cannot_be_answered_gets_a_remedy() {
     let (node, address) = start();
     node.ok(&["put", "a", "1"]);
     for (path, status, thing) in [
@@ -391,7 +391,7 @@ fn a_configuration_that_opens_the_node_to_others_is_refused_or_warned_of() {
     };
     let open = said("[http]\nlisten = \"0.0.0.0:8095\"\nanonymous = true\n");
     assert!(
-        open.contains("warning: http.listen is 0.0.0.0:8095: everybody"),
+        open.contains("warning: http.listen is 0.0.0.0:8095: every client"),
         "{open}"
     );
     let missing = said("[http]\ntoken_file = \"none\"\n");

@@ -166,7 +166,7 @@ fn streams_are_limited_in_all_and_for_one_client() {
 }
 
 #[test]
-fn where_every_connection_is_at_work_a_newcomer_is_told_so() {
+fn a_new_connection_is_refused_with_a_reason_while_all_are_in_use() {
     let node = Node::start(&format!("{HTTP}connections_max = 2\nstreams_max = 2\n"));
     let address = address(&node);
     let mut streams: Vec<Events> = (0..2)
@@ -189,7 +189,7 @@ fn where_every_connection_is_at_work_a_newcomer_is_told_so() {
 }
 
 #[test]
-fn who_asks_too_often_is_slowed_down() {
+fn a_client_with_too_many_requests_is_slowed_down() {
     let node = Node::start(&format!("{HTTP}requests_per_second_max = 5\n"));
     let address = address(&node);
     let statuses: Vec<u16> = (0..50).map(|_| get(&address, "/healthz").status).collect();

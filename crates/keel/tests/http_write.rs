@@ -347,7 +347,7 @@ fn only_a_token_with_the_right_to_write_writes() {
 }
 
 #[test]
-fn nothing_is_written_where_that_is_off_and_nothing_by_a_page_in_a_browser() {
+fn writes_are_refused_where_they_are_off_and_from_pages_in_a_browser() {
     let node = Node::start(HTTP);
     let closed = address(&node);
     let answer = post(&closed, "/write", "", b"a v=1");

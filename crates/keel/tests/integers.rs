@@ -243,7 +243,7 @@ fn each_digit_of_an_integer_comes_through_every_way() {
 
 /// Storing the nearest number instead makes it red.
 #[test]
-fn what_no_type_holds_is_refused_by_reason() {
+fn integers_beyond_every_type_are_refused_with_the_reason() {
     let node = Node::start(HTTP);
     let mut raw = node.connect();
     for (value, wrong) in [

@@ -340,7 +340,7 @@ fn with_retry_the_job_goes_on_without_the_rank() {
 }
 
 #[test]
-fn when_the_last_rank_is_lost_there_is_nobody_to_retry_with() {
+fn a_job_without_a_rank_left_is_not_retried() {
     let place = Place::new(3_000);
     let job = place.start(&[
         "vibration",
@@ -729,7 +729,7 @@ fn advice_on_a_job_is_measured_here_and_its_question_can_be_asked_again() {
 }
 
 #[test]
-fn nothing_is_left_behind_in_the_temporary_folder() {
+fn jobs_leave_the_temporary_folder_empty() {
     let place = Place::new(3_000);
     let folder = TempDir::new();
     let output = keel()

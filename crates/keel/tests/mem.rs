@@ -80,7 +80,7 @@ fn a_region_is_made_and_says_what_it_is() {
 }
 
 #[test]
-fn what_cannot_become_a_region_leaves_nothing() {
+fn a_refused_region_leaves_no_file() {
     let dir = TempDir::new();
     let path = dir.file("region").display().to_string();
     for (arguments, status, said) in [
@@ -133,7 +133,7 @@ fn missing_huge_pages_are_counted() {
 }
 
 #[test]
-fn what_is_no_region_is_refused_by_all_commands() {
+fn a_file_that_is_no_region_is_refused_by_all_commands() {
     let dir = TempDir::new();
     let missing = dir.file("missing").display().to_string();
     let other = dir.file("other").display().to_string();
@@ -212,7 +212,7 @@ fn a_program_finds_the_region_and_ends_as_it_ends() {
 }
 
 #[test]
-fn what_the_library_is_told_and_where_it_is_looked_for() {
+fn the_library_gets_its_variables_and_is_searched_at_its_places() {
     let (Some(library), dir) = (library(), TempDir::new()) else {
         return;
     };
@@ -392,7 +392,7 @@ fn a_check_names_damage_and_repairs_it() {
 }
 
 #[test]
-fn what_was_saved_comes_back_and_what_was_not_is_said() {
+fn saved_files_come_back_and_others_are_reported_as_lost() {
     let dir = TempDir::new();
     let region = region(&dir);
     let image = dir.file("image").display().to_string();
@@ -564,7 +564,7 @@ fn base_is_not_root() -> bool {
 }
 
 #[test]
-fn what_a_killed_program_left_is_given_back_while_others_run() {
+fn memory_of_a_killed_program_is_given_back_while_others_run() {
     let (Some(library), dir) = (library(), TempDir::new()) else {
         return;
     };

@@ -108,7 +108,7 @@ fn names_that_are_no_text_are_told_apart() {
 }
 
 #[test]
-fn what_keeps_a_region_shut_is_mended_or_said() {
+fn damage_that_keeps_a_region_shut_is_repaired_or_reported() {
     let dir = TempDir::new();
     let region = region(&dir);
     put(&region, &[b"one"]);

@@ -97,7 +97,7 @@ fn a_program_runs_while_the_image_of_its_checkpoints_is_in_use() {
 }
 
 #[test]
-fn what_the_region_hides_is_said() {
+fn files_that_the_region_hides_are_reported() {
     let (Some(library), dir) = (library(), TempDir::new()) else {
         return;
     };
@@ -242,7 +242,7 @@ fn a_first_checkpoint_without_room_does_not_speak_of_one_before() {
 }
 
 #[test]
-fn who_may_only_read_is_told_how_to_mount() {
+fn a_reader_without_write_permission_is_told_how_to_mount() {
     let dir = TempDir::new();
     let region = region(&dir);
     std::fs::set_permissions(&region, std::fs::Permissions::from_mode(0o644)).unwrap();

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 #[test]
-fn what_is_put_can_be_got_watched_and_found_in_the_history() {
+fn a_reading_is_found_by_get_watch_and_history_after_a_put() {
     let mut node = Node::start(SMALL);
     node.ok(&["put", "room/1/temperature", "21.5"]);
     node.ok(&["put", "room/1/temperature", "-3"]);
@@ -167,7 +167,7 @@ fn a_second_node_is_told_who_holds_the_store() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_with_a_remedy() {
+fn an_impossible_request_gets_one_line_with_a_remedy() {
     let node = Node::prepare(SMALL);
     let line = node.fails(&["get", "a"], 1);
     assert!(

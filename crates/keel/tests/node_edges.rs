@@ -207,7 +207,7 @@ fn links_beside_the_store_are_not_followed() {
 }
 
 #[test]
-fn what_may_surprise_in_a_configuration_is_said_at_the_start() {
+fn a_surprising_setting_is_logged_at_the_start() {
     let node = Node::start(&format!("{SMALL}[keys]\nauto_create = false\n"));
     let log = node.log();
     assert!(log.contains(" warning: keys.auto_create is false"), "{log}");
@@ -276,7 +276,7 @@ fn packet(stream: &mut TcpStream) -> (u8, Vec<u8>) {
 }
 
 #[test]
-fn what_a_broker_had_retained_is_marked_and_never_fresh_without_its_own_time() {
+fn retained_messages_are_marked_and_never_fresh_without_their_own_time() {
     let broker = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = broker.local_addr().unwrap().port();
     let serves = std::thread::spawn(move || {

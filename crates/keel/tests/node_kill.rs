@@ -235,7 +235,7 @@ fn compare(node: &Node, key: &str, source: u64, record: Record) -> u64 {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
+fn acknowledged_readings_outlive_a_killed_node() {
     let seed = environment("KEEL_KILL_SEED", 1);
     let kills = environment("KEEL_KILLS", KILLS);
     let mut random = Random(seed);

@@ -259,7 +259,7 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
     let cases: [(&[serde_json::Value], &str); 8] = [
         (
             &[reading("one", json!(3)), reading("two", json!(null))],
-            "no value",
+            "value is invalid",
         ),
         (
             &[reading("one", json!(3)), reading("", json!(3))],

@@ -104,7 +104,7 @@ fn a_machine_without_sensors_is_told_so_and_not_given_zeros() {
 
 /// Counters are readable only by root since an attack was found that derives keys from them.
 #[test]
-fn what_another_user_may_not_read_is_unavailable_with_its_reason() {
+fn a_sensor_that_this_user_may_not_read_is_unavailable_with_its_reason() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     let dir = TempDir::new();

@@ -574,7 +574,7 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
 }
 
 #[test]
-fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
+fn an_impossible_request_is_refused_with_the_reason() {
     let ask = |node: &Node, asked: Value| -> String {
         let mut connection = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
         let answer: Result<Value, _> = connection.ask(Kind::Qos, &asked, Kind::QosState);

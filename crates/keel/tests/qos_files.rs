@@ -61,7 +61,7 @@ fn configured(more: &str) -> String {
 }
 
 #[test]
-fn what_is_made_takes_the_place_of_regular_files_alone() {
+fn a_written_file_replaces_only_a_regular_file() {
     let node = prepared(SMALL);
     let design = |out: &str| fails(&node, &["qos", "design", "model.toml", "--out", out]);
     for (out, said) in [
@@ -362,7 +362,7 @@ fn the_log_says_what_is_driven_and_each_change_of_it() {
     );
     wait_until("the mode in the log", || {
         node.log()
-            .contains(" qos: mode qod-only, as was asked for; before: open")
+            .contains(" qos: mode qod-only, as requested; before: open")
     });
     let said = node.ok(&["qos", "mode", "open"]);
     assert_eq!(
@@ -379,7 +379,7 @@ fn the_log_says_what_is_driven_and_each_change_of_it() {
 }
 
 #[test]
-fn where_updates_move_nothing_the_speed_alone_has_gains() {
+fn the_speed_alone_has_gains_if_updates_have_no_effect() {
     let config = configured("gains = \"alone.toml\"\nactuator = \"rtgroup\"\n");
     let mut node = prepared(&config);
     // The model of a task that reads values which no other thread uses.

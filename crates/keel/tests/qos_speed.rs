@@ -208,7 +208,7 @@ fn a_kill_is_mended_by_a_start_from_another_folder() {
 }
 
 #[test]
-fn what_was_before_the_machine_was_started_anew_is_not_put_back() {
+fn settings_from_before_a_reboot_are_not_restored() {
     let (mut node, folder) = killed();
     // First the machine's own setting again, then one set by a user.
     started_as(&node, "0d0f4fd9-1a34-4f0c-9c55-0c6d2f5a7b21");

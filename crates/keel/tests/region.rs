@@ -238,7 +238,7 @@ fn values_of_a_node_that_was_killed_are_not_taken_for_the_latest() {
 }
 
 #[test]
-fn whatever_lies_in_the_table_or_the_region_no_get_crashes() {
+fn a_get_survives_any_content_of_the_table_and_the_region() {
     let place = Place::new();
     let options = RegionOptions {
         capacity_bytes: 32 << 20,

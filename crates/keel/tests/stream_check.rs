@@ -20,7 +20,7 @@ fn check_is_whole(store: &str) {
 }
 
 #[test]
-fn what_check_advises_makes_a_store_whole_again() {
+fn a_damaged_store_is_whole_after_the_advice_of_check() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     let prune = format!("`keel stream prune {store} --keep 1`");

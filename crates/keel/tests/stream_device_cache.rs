@@ -5,7 +5,7 @@ use crate::common::TempDir;
 use crate::stream_common::device::{
     ARGUMENTS, MemoryDisk, all_blocks, copy_folder, fails_to_mount, flash_image, logs, path,
 };
-use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::proxy::{Fault, Proxy};
 use crate::stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -94,7 +94,7 @@ impl Filled {
     /// Checks that all data is available without a server.
     fn is_whole_alone(&self, what: &str) {
         println!("{what}");
-        self.proxy.set(Trouble::Cut);
+        self.proxy.set(Fault::Cut);
         let mount = self.mount();
         self.is_right(&mount);
         let status = mount.status();
@@ -102,7 +102,7 @@ impl Filled {
         assert_eq!(count("connects"), 0, "{what}: {status}");
         assert_eq!(count("cache_damaged"), 0, "{what}: {status}");
         assert_eq!(count("reads_late"), 0, "{what}: {status}");
-        self.proxy.set(Trouble::None);
+        self.proxy.set(Fault::None);
     }
 
     fn damage(&self, kind: &str, damage: Damage) {
@@ -115,7 +115,7 @@ impl Filled {
 }
 
 #[test]
-fn what_is_damaged_while_unmounted_is_lost_once() {
+fn damage_of_an_unmounted_cache_costs_its_content_once() {
     if cannot_mount() {
         return;
     }
@@ -142,7 +142,7 @@ fn what_is_damaged_while_unmounted_is_lost_once() {
 }
 
 #[test]
-fn what_is_damaged_while_mounted_is_lost_once() {
+fn damage_of_a_mounted_cache_costs_its_content_once() {
     if cannot_mount() {
         return;
     }
@@ -201,12 +201,12 @@ fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
     assert_eq!(mount.count("version"), 2);
     is_whole(&dir, &mount);
     drop(mount);
-    proxy.set(Trouble::Cut);
+    proxy.set(Fault::Cut);
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     assert_eq!((mount.count("version"), mount.count("connects")), (2, 0));
     drop(mount);
     // Other files take the cache's space. Then the failure to cache is reported, and programs still run.
-    proxy.set(Trouble::None);
+    proxy.set(Fault::None);
     for log in logs(&disk.0, "blocks") {
         fs::remove_file(log).unwrap();
     }
@@ -243,12 +243,12 @@ fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
     assert!(mount.count("cache_hits") > 0);
     common::wait_until("what was not kept", || mount.count("cache_dropped") > 0);
     drop(mount);
-    proxy.set(Trouble::Cut);
+    proxy.set(Fault::Cut);
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     runs_well(&dir, &mount, ARGUMENTS);
     assert_eq!(mount.count("connects"), 0);
     drop(mount);
-    proxy.set(Trouble::None);
+    proxy.set(Fault::None);
     fs::write(tree.join("share/short"), "the second version\n").unwrap();
     publish(&dir);
     // A mount does not depend on its cache; the failure to record the version is reported.

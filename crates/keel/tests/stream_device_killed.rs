@@ -3,7 +3,7 @@
 use crate::common;
 use crate::common::{TempDir, keel, run};
 use crate::stream_common::device::{ARGUMENTS, all_blocks, path};
-use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::proxy::{Fault, Proxy};
 use crate::stream_common::{
     Mount, Server, cannot_mount, detach, is_whole, publish, runs_well, tree, wait_learned,
 };
@@ -63,7 +63,7 @@ fn says_what_was_there(dir: &TempDir, at: &str, server: &str, options: &[&str]) 
 }
 
 #[test]
-fn while_programs_read() {
+fn programs_end_and_the_next_mount_is_right_after_a_kill_of_their_mount() {
     if cannot_mount() {
         return;
     }
@@ -85,7 +85,7 @@ fn while_programs_read() {
         (200_000, &["--cache", &cache]),
     ] {
         let mut mount = Mount::start(&dir, "at", proxy.address, options);
-        proxy.set(Trouble::StallAfter(after_bytes));
+        proxy.set(Fault::StallAfter(after_bytes));
         let programs: Vec<Child> = (0..READERS)
             .map(|number| {
                 // Started by a shell, because the start of the program may also wait for the plan, and then fails.
@@ -106,7 +106,7 @@ fn while_programs_read() {
             ends(program, "a program");
         }
         ends(copy, "a copy");
-        proxy.set(Trouble::None);
+        proxy.set(Fault::None);
         let again = Mount::start(&dir, "at", proxy.address, options);
         runs_well(&dir, &again, &[&all]);
         is_whole(&dir, &again);
@@ -114,7 +114,7 @@ fn while_programs_read() {
 }
 
 #[test]
-fn while_nothing_happens() {
+fn the_next_mount_is_right_after_a_kill_of_an_idle_mount() {
     if cannot_mount() {
         return;
     }
@@ -192,7 +192,7 @@ fn a_guard_that_is_late_leaves_the_next_mount_alone() {
 }
 
 #[test]
-fn what_the_kernel_remembers_of_a_dead_mount_is_no_life() {
+fn a_dead_mount_is_not_taken_for_alive_from_the_cache_of_the_kernel() {
     if cannot_mount() {
         return;
     }

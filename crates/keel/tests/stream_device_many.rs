@@ -3,7 +3,7 @@
 
 use crate::common::TempDir;
 use crate::stream_common;
-use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::proxy::{Fault, Proxy};
 use crate::stream_common::{Server, publish, wait_learned};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn many_devices_start_at_once_and_one_of_them_is_slow() {
         // Nothing arrives after the beginning of its plan until all other devices are done.
         let slow = scope.spawn(move || {
             let device = device(proxy.address);
-            proxy.set(Trouble::StallAfter(10_000));
+            proxy.set(Fault::StallAfter(10_000));
             begin.wait();
             let counters = run(&device, tree);
             assert_eq!(done.load(Ordering::SeqCst), devices - 1);
@@ -104,7 +104,7 @@ fn many_devices_start_at_once_and_one_of_them_is_slow() {
             })
             .collect();
         let mut all: Vec<Counters> = quick.into_iter().map(|run| run.join().unwrap()).collect();
-        proxy.set(Trouble::None);
+        proxy.set(Fault::None);
         all.push(slow.join().unwrap());
         for counters in &all {
             assert_eq!(

@@ -55,7 +55,7 @@ fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
 }
 
 #[test]
-fn what_ran_once_runs_from_a_cache_in_a_directory() {
+fn a_program_that_ran_once_runs_from_a_cache_in_a_directory() {
     if !cannot_mount() {
         let dir = TempDir::new();
         what_ran_once_runs_alone(&dir, &path(&dir, "cache"));
@@ -63,7 +63,7 @@ fn what_ran_once_runs_from_a_cache_in_a_directory() {
 }
 
 #[test]
-fn what_ran_once_runs_from_a_cache_in_a_flash_store() {
+fn a_program_that_ran_once_runs_from_a_cache_in_a_flash_store() {
     if !cannot_mount() {
         let dir = TempDir::new();
         what_ran_once_runs_alone(&dir, &flash_image(&dir, "cache.img", "16M"));
@@ -192,7 +192,7 @@ fn runs_alone(dir: &TempDir, server: &Server, cache: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn what_was_pinned_runs_without_a_server() {
+fn a_pinned_program_runs_without_a_server() {
     if cannot_mount() {
         return;
     }
@@ -348,7 +348,7 @@ fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_lies_beside_what_was_read_is_there_without_a_server() {
+fn neighbours_of_blocks_that_were_read_are_there_without_a_server() {
     use std::os::unix::fs::FileExt;
     if cannot_mount() {
         return;

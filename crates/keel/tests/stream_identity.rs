@@ -105,7 +105,7 @@ fn devices_are_made_listed_and_struck_off() {
 }
 
 #[test]
-fn what_is_no_identity_is_refused() {
+fn a_folder_that_is_no_identity_is_refused() {
     let dir = TempDir::new();
     let authority = dir.file("authority").display().to_string();
     let out = dir.file("out").display().to_string();

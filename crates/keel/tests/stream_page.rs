@@ -10,9 +10,9 @@ use stream::device::{CacheCounters, Counters};
 const PORTS: [&str; 3] = ["7007", "7008", "7009"];
 
 /// Ends what a failed block has left in its directory: servers whose process IDs were recorded there, and the mount.
-struct Left<'a>(&'a TempDir);
+struct Cleanup<'a>(&'a TempDir);
 
-impl Drop for Left<'_> {
+impl Drop for Cleanup<'_> {
     fn drop(&mut self) {
         let end = "umount here 2> unmounted.log; kill \"$(cat serve.pid)\" 2> killed.log";
         let ended = Command::new("sh")
@@ -26,7 +26,7 @@ impl Drop for Left<'_> {
 #[test]
 fn the_commands_of_the_page_work() {
     let dir = TempDir::new();
-    let _left = Left(&dir);
+    let _cleanup = Cleanup(&dir);
     // Keep all listeners open until all ports are known, so that they differ.
     let listeners = PORTS.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = listeners

@@ -50,7 +50,7 @@ pub(crate) fn file_of(store: &str, wanted: &str) -> PathBuf {
 }
 
 #[test]
-fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
+fn missing_interpreters_and_files_left_out_are_reported() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     let file = |name: &str, text: &str, mode| {
@@ -382,7 +382,7 @@ fn a_full_disk_leaves_nothing_that_takes_room_or_is_in_the_way() {
 }
 
 #[test]
-fn what_is_no_tree_and_no_key_is_named_as_such() {
+fn a_path_that_is_no_tree_or_no_key_is_named_as_such() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     let line = fails(&["stream", "pack", &format!("{tree}/readme"), &store], 1);
@@ -416,7 +416,7 @@ fn paths_are_written_as_in_a_shell() {
 }
 
 #[test]
-fn whoever_may_read_a_store_may_check_it() {
+fn a_user_who_may_read_a_store_may_check_it() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     ok(&["stream", "pack", &tree, &store]);
@@ -557,7 +557,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
 }
 
 #[test]
-fn what_is_no_key_makes_no_store() {
+fn a_file_that_is_no_key_makes_no_store() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     let program = format!("{tree}/bin/plant");

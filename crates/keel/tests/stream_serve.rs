@@ -84,7 +84,7 @@ fn learn(server: SocketAddr, store: &Path, blocks: u32) {
 }
 
 #[test]
-fn what_a_server_learned_is_listed_and_forgotten() {
+fn learned_actions_are_listed_and_forgotten() {
     let dir = TempDir::new();
     let store = published(&dir);
     let name = store.to_str().unwrap();
@@ -196,7 +196,7 @@ fn pin_tells_the_size_of_what_is_in_the_cache() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said_in_one_line() {
+fn a_store_that_cannot_be_served_is_reported_in_one_line() {
     let dir = TempDir::new();
     let store = published(&dir);
     let name = store.to_str().unwrap();

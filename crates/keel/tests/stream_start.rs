@@ -13,7 +13,7 @@ const ARGUMENTS: &[&str] = &["300-340", "17", "100-130", "18", "590-599"];
 const TABLE_BLOCKS_READ: u64 = 41 + 1 + 31 + 1 + 10;
 
 #[test]
-fn what_was_learned_at_the_first_start_is_sent_ahead_at_the_second() {
+fn blocks_learned_at_the_first_start_are_sent_ahead_at_the_second() {
     if cannot_mount() {
         return;
     }
@@ -50,7 +50,7 @@ fn what_was_learned_at_the_first_start_is_sent_ahead_at_the_second() {
 }
 
 #[test]
-fn nothing_is_prefetched_where_that_was_asked_for() {
+fn a_server_without_prediction_prefetches_no_block() {
     if cannot_mount() {
         return;
     }
@@ -88,7 +88,7 @@ fn the_papers_way_sends_segments() {
 }
 
 #[test]
-fn other_arguments_and_two_at_once_spoil_nothing() {
+fn runs_with_other_arguments_and_two_at_once_read_the_right_bytes() {
     if cannot_mount() {
         return;
     }

@@ -281,7 +281,7 @@ fn memory_kib_max(id: u32) -> u64 {
 }
 
 #[test]
-fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
+fn a_misbehaving_client_is_refused_and_counted_and_does_not_disturb_others() {
     if cannot_mount() {
         return;
     }
@@ -475,7 +475,7 @@ fn actions(dir: &TempDir, tenant: &str) -> serde_json::Value {
 }
 
 #[test]
-fn what_a_tenant_has_learned_is_moved_by_nobody_else() {
+fn actions_of_a_tenant_are_changed_by_that_tenant_alone() {
     if cannot_mount() {
         return;
     }
@@ -534,7 +534,7 @@ fn what_a_tenant_has_learned_is_moved_by_nobody_else() {
 }
 
 #[test]
-fn who_may_not_come_in_is_told_why() {
+fn a_refused_client_is_told_the_reason() {
     if cannot_mount() {
         return;
     }

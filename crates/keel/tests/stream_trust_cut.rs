@@ -1,7 +1,7 @@
 //! The link is cut for a time or for ever, and bytes are changed in transit.
 
 use crate::common::TempDir;
-use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::proxy::{Fault, Proxy};
 use crate::stream_common::{
     Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, longer, publish, run_within,
     runs_well, runs_well_at_last, runs_well_within, tree, wait_learned,
@@ -30,15 +30,15 @@ fn a_link_that_is_cut_for_a_while_costs_time_alone() {
     let cut = Duration::from_secs(longer("KEEL_STREAM_CUT_SECONDS", 1));
     let limit = cut + Duration::from_secs(60);
     let deadline_s = limit.as_secs().to_string();
-    for (number, trouble) in [Trouble::Cut, Trouble::Stall].into_iter().enumerate() {
+    for (number, fault) in [Fault::Cut, Fault::Stall].into_iter().enumerate() {
         let options = ["--deadline-s", &deadline_s];
         let mount = Mount::start(&dir, &format!("at{number}"), proxy.address, &options);
         std::thread::scope(|scope| {
             let runs = scope.spawn(|| runs_well_within(&dir, &mount, ARGUMENTS, limit));
             std::thread::sleep(Duration::from_millis(300));
-            proxy.set(trouble);
+            proxy.set(fault);
             std::thread::sleep(cut);
-            proxy.set(Trouble::None);
+            proxy.set(Fault::None);
             runs.join().unwrap();
         });
         is_whole(&dir, &mount);
@@ -52,7 +52,7 @@ fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
     }
     let dir = TempDir::new();
     let (_server, proxy) = published(&dir);
-    for (number, trouble) in [Trouble::Cut, Trouble::Stall].into_iter().enumerate() {
+    for (number, fault) in [Fault::Cut, Fault::Stall].into_iter().enumerate() {
         let mount = Mount::start(
             &dir,
             &format!("at{number}"),
@@ -61,7 +61,7 @@ fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
         );
         runs_well_at_last(&dir, &mount, &["20-60"]);
         let _mapped = Holder::start(&mount, "20-60");
-        proxy.set(trouble);
+        proxy.set(fault);
         // Blocks that were read are in the page cache.
         runs_well(&dir, &mount, &["20-60"]);
         // A missing block of a file is an error of the call.
@@ -80,7 +80,7 @@ fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
         assert_eq!(output.stdout, b"");
         assert!(mount.count("reads_late") >= 2);
         // No error remains when the link is back.
-        proxy.set(Trouble::None);
+        proxy.set(Fault::None);
         runs_well_at_last(&dir, &mount, &[missing]);
         is_whole_at_last(&dir, &mount);
     }
@@ -97,7 +97,7 @@ fn a_changed_byte_is_never_seen_by_a_program() {
     let mut changed = 0;
     for number in 0..14_u64 {
         let mount = Mount::start(&dir, &format!("at{number}"), proxy.address, &[]);
-        proxy.set(Trouble::Flip(number * 1_777));
+        proxy.set(Fault::Flip(number * 1_777));
         runs_well(&dir, &mount, &["20-60"]);
         is_whole(&dir, &mount);
         let status = mount.status();

@@ -1,7 +1,7 @@
 //! The server is killed and restarted at each block of a short action, and at random blocks of a long one.
 
 use crate::common::TempDir;
-use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::proxy::{Fault, Proxy};
 use crate::stream_common::{
     Mount, Server, cannot_mount, is_whole, longer, publish, runs_well, tree, wait_learned,
 };
@@ -19,7 +19,7 @@ fn starts_while_the_server_dies(
     arguments: &[&str],
 ) -> bool {
     let mount = Mount::start(dir, &format!("at{after_bytes}"), proxy.address, &[]);
-    proxy.set(Trouble::CloseAfter(after_bytes));
+    proxy.set(Fault::CloseAfter(after_bytes));
     let died = std::thread::scope(|scope| {
         let runs = scope.spawn(|| runs_well(dir, &mount, arguments));
         while proxy.passed() <= after_bytes && !runs.is_finished() {
@@ -29,7 +29,7 @@ fn starts_while_the_server_dies(
         if died {
             server.restart();
         }
-        proxy.set(Trouble::None);
+        proxy.set(Fault::None);
         runs.join().unwrap();
         died
     });
@@ -38,7 +38,7 @@ fn starts_while_the_server_dies(
 }
 
 #[test]
-fn at_every_block_of_a_short_action() {
+fn a_server_killed_at_any_block_of_a_short_action_costs_no_program_its_bytes() {
     if cannot_mount() {
         return;
     }

@@ -641,7 +641,7 @@ fn a_manifest_that_is_not_the_publishers_newest_is_refused() {
 }
 
 #[test]
-fn who_never_stops_lying_gets_errors_and_no_zeros() {
+fn a_server_that_only_lies_causes_errors_and_no_zeros() {
     if cannot_mount() {
         return;
     }

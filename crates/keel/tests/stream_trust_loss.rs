@@ -66,7 +66,7 @@ fn lost() -> u64 {
 }
 
 #[test]
-fn what_a_line_loses_comes_later_and_whole() {
+fn packets_that_a_line_loses_come_later_and_whole() {
     if cannot_mount() {
         return;
     }

@@ -285,7 +285,7 @@ fn going_back_names_what_would_help() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_is_made() {
+fn impossible_options_are_refused_before_files_are_made() {
     if cannot_mount() {
         return;
     }
@@ -752,7 +752,7 @@ fn a_mount_on_a_full_disk_says_so_once_and_keeps_what_came_last() {
 }
 
 #[test]
-fn what_is_damaged_at_the_server_is_said_with_its_remedy_and_all_else_comes() {
+fn damage_at_the_server_is_reported_with_its_remedy_and_other_blocks_come() {
     if cannot_mount() {
         return;
     }

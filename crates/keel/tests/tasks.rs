@@ -289,7 +289,7 @@ command = ["sleep", "1000"]
 
 /// A program that ignores the kernel's signal, and a child process that its program has left behind.
 #[test]
-fn what_a_killed_node_leaves_is_ended_by_the_next_start() {
+fn programs_of_a_killed_node_are_ended_by_the_next_start() {
     let mut node = node(
         r#"
 [[task]]
@@ -577,7 +577,7 @@ restarts_max = 0
 }
 
 #[test]
-fn what_a_configuration_says_of_programs_is_checked_and_told() {
+fn programs_of_a_configuration_are_checked_and_described() {
     let dir = TempDir::new();
     let file = dir.file("keel.toml");
     let config = r#"

@@ -36,7 +36,7 @@ fn terminal() -> (File, OwnedFd) {
 }
 
 #[test]
-fn it_shows_the_figures_in_a_terminal_until_a_key_ends_it() {
+fn top_shows_the_figures_in_a_terminal_until_a_key_ends_it() {
     let node = Node::start(SMALL);
     node.ok(&["put", "hall/temperature", "21.5"]);
     for key in ["q", "\u{1b}", "\u{3}"] {

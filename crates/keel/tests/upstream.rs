@@ -510,7 +510,7 @@ deadline_ms = 3600000
 }
 
 #[test]
-fn what_comes_after_a_connection_goes_before_the_backlog_if_the_file_says_so() {
+fn new_readings_go_before_the_backlog_if_the_order_is_recent_first() {
     for (order, is_recent_first) in [("oldest-first", false), ("recent-first", true)] {
         let is_well = Arc::new(AtomicBool::new(false));
         let well = Arc::clone(&is_well);
@@ -690,7 +690,7 @@ fn a_page_that_answers_in_between_acknowledges_nothing() {
 
 /// As from a reverse proxy in front of a server that takes too long for a large request.
 #[test]
-fn what_fails_for_its_length_is_sent_in_halves() {
+fn a_request_that_fails_for_its_length_is_sent_in_halves() {
     let server = Server::start(|_, body| match body.lines().count() > 20 {
         true => refusal("504 Gateway Timeout", "", ""),
         false => refusal("202 Accepted", "", "{\"status\": \"queued\"}"),

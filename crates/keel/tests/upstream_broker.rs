@@ -299,7 +299,7 @@ fn a_reading_that_is_refused_behind_a_closed_topic_costs_itself() {
 
 /// A message that the broker can certainly never accept is dropped alone, however many of them follow each other.
 #[test]
-fn what_it_can_never_take_is_passed_over() {
+fn a_message_that_the_broker_never_accepts_is_dropped_alone() {
     let broker = Broker::start(|topic, _| match topic {
         "wrong" => Reply::Answer(TOPIC_INVALID),
         _ => Reply::Answer(TAKEN),

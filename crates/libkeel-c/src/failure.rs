@@ -1,9 +1,8 @@
-//! The codes of the C interface, and the text of the last failure.
+//! The codes of the C interface.
 
 use base::error::Code;
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use c_interface::{Failure, failure};
+use std::ffi::CStr;
 
 /// The call succeeded.
 pub const KEEL_OK: i32 = 0;
@@ -38,69 +37,20 @@ pub const KEEL_INTERRUPTED: i32 = -99;
 /// A defect of the library.
 pub const KEEL_INTERNAL: i32 = -100;
 
-/// Why a call failed: a code and one line of text.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    code: i32,
-    text: String,
-}
+const _: () = assert!(KEEL_OK == failure::OK && KEEL_INTERNAL == failure::INTERNAL);
 
-impl Failure {
-    pub(crate) fn new(code: i32, text: impl Into<String>) -> Self {
-        Self {
-            code,
-            text: text.into(),
-        }
-    }
-
-    pub(crate) fn invalid(text: impl Into<String>) -> Self {
-        Self::new(KEEL_INVALID, text)
-    }
-}
-
-impl From<libkeel::Error> for Failure {
-    fn from(error: libkeel::Error) -> Self {
-        Self::new(error.code().c_value(), error.to_string())
-    }
-}
-
-thread_local! {
-    static LAST: RefCell<CString> = RefCell::new(CString::default());
-}
-
-/// Stores the text for [`last_text`] and escapes control characters. Names may contain any character: a zero byte would
-/// end the text, a line break would split it, and other control characters could control a terminal.
-fn remember(text: &str) {
-    let escape = |letter: char| match letter {
-        '\0' => "\\0".to_owned(),
-        letter if letter.is_control() => letter.escape_default().to_string(),
-        letter => letter.to_string(),
-    };
-    let text: String = text.chars().map(escape).collect();
-    let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending no longer has a text.
-    LAST.try_with(|last| last.replace(text)).ok();
-}
-
-/// Returns the text of the last failure in this thread; the pointer remains valid until the next failure.
-pub(crate) fn last_text() -> *const c_char {
-    let text = LAST.try_with(|last| last.borrow().as_ptr());
-    text.unwrap_or(c"".as_ptr())
+/// Makes an error of the client a failure.
+pub(crate) fn of_client(error: libkeel::Error) -> Failure {
+    Failure::of(error.code(), error)
 }
 
 /// Runs the body of an interface function, and always returns a code, even after a panic.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     // Data that a panic leaves inconsistent is dropped with its handle. Poisoned locks are taken nevertheless.
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => return KEEL_OK,
-        Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(
-            KEEL_INTERNAL,
-            "a defect of libkeel; please report what was on standard error",
-        ),
-    };
-    remember(&failure.text);
-    failure.code
+    failure::guard(
+        "a defect of libkeel; please report what was on standard error",
+        body,
+    )
 }
 
 /// Returns the name of a code.
@@ -109,19 +59,9 @@ pub(crate) fn name_of(code: i32) -> &'static CStr {
         _ if code == KEEL_OK => c"ok",
         _ if code == KEEL_INTERRUPTED => c"interrupted",
         _ if code == KEEL_INTERNAL => c"internal",
-        Some(Code::Io) => c"io",
-        Some(Code::Corrupt) => c"corrupt",
-        Some(Code::Full) => c"full",
-        Some(Code::Late) => c"late",
-        Some(Code::Stale) => c"stale",
-        Some(Code::Busy) => c"busy",
-        Some(Code::Invalid) => c"invalid",
-        Some(Code::Denied) => c"denied",
-        Some(Code::Gone) => c"gone",
-        Some(Code::Unsupported) => c"unsupported",
-        Some(Code::NotFound) => c"not-found",
-        Some(Code::Shed) => c"shed",
-        _ => c"unknown",
+        // No call returns this.
+        None | Some(Code::Exists) => c"unknown",
+        Some(code) => failure::name_of(code),
     }
 }
 
@@ -159,24 +99,7 @@ mod tests {
         let code = guard(|| panic!("this panic belongs to the test"));
         assert_eq!(code, KEEL_INTERNAL);
         // SAFETY: the text of this thread ends with a zero and stays until the next failure.
-        let text = unsafe { CStr::from_ptr(last_text()) };
+        let text = unsafe { CStr::from_ptr(failure::last_text()) };
         assert!(text.to_str().unwrap().contains("defect"));
-    }
-
-    #[test]
-    fn the_text_is_one_line_and_belongs_to_the_thread() {
-        // SAFETY: as above.
-        let text = || unsafe { CStr::from_ptr(last_text()) }.to_owned();
-        assert_eq!(
-            guard(|| Err(Failure::invalid("a\0b\r\n\x1b[1m"))),
-            KEEL_INVALID
-        );
-        let expected = c"a\\0b\\r\\n\\u{1b}[1m";
-        assert_eq!(text().as_c_str(), expected);
-        assert_eq!(guard(|| Ok(())), KEEL_OK);
-        assert_eq!(text().as_c_str(), expected, "a success leaves it");
-        std::thread::spawn(move || assert_eq!(text().as_c_str(), c""))
-            .join()
-            .unwrap();
     }
 }

@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_of_anybody_is_told_apart() {
+    fn a_path_without_a_socket_is_refused_with_its_code() {
         for (path, code) in [
             ("", Code::Invalid),
             ("/nonexistent/keel.sock", Code::NotFound),

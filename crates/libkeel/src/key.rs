@@ -1,21 +1,22 @@
 //! A key of a node: its latest value, read in place, where the node writes it.
 
+use crate::attachment::Attachment;
 use crate::error::Error;
-use crate::node::{Inner, Node};
+use crate::pipe::{Expected, Request};
 use crate::protocol::{self, Kind, Nanoseconds};
 use crate::shared::Shared;
 use crate::ticket::Ticket;
 use base::error::Code;
 use db::table::{InPlace, Now, SlotRead};
 use db::value::Value;
-use db::{KEY_BYTES_MAX, ObjectId, VALUE_BYTES_LIMIT};
+use db::{KEY_BYTES_MAX, ObjectId, Time, VALUE_BYTES_LIMIT};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A key. Copies may be sent to other threads.
 pub struct Key {
-    node: Arc<Inner>,
+    node: Arc<Attachment>,
     name: Arc<str>,
     /// Number of a table and the object in it, so that the key is looked up once in each table.
     found: AtomicU64,
@@ -160,7 +161,7 @@ impl Clone for Key {
 }
 
 impl Key {
-    pub(crate) fn new(node: &Arc<Inner>, name: &str) -> Self {
+    pub(crate) fn new(node: &Arc<Attachment>, name: &str) -> Self {
         Self {
             node: Arc::clone(node),
             name: name.into(),
@@ -234,8 +235,8 @@ impl Key {
     /// `look` should be short: the client cannot attach to a restarted node while it runs.
     ///
     /// # Errors
-    /// [`Code::NotFound`] if there is no such key, or no value yet; [`Code::Gone`] if the node has ended;
-    /// [`Code::Busy`] or another if it stopped in the middle of the value; [`Code::Stale`] in a child after `fork`; if
+    /// [`Code::NotFound`] if there is no such key, or no value yet. [`Code::Gone`] if the node has ended.
+    /// [`Code::Busy`] or another if it stopped in the middle of the value. [`Code::Stale`] in a child after `fork`. If
     /// values are not shared, those of a connection.
     pub fn with_bytes<R>(
         &self,
@@ -300,7 +301,7 @@ impl Key {
     /// [`Code::Invalid`] for numbers that are not finite; [`Code::Busy`] while 1,024 puts wait for the node; those of a
     /// connection. A node of an earlier version refuses an integer above 2^53, since it would round it.
     pub fn put(&self, value: Value<'_>, time_ms: Option<i64>) -> Result<Ticket, Error> {
-        Node::of(&self.node).put(self, value, time_ms)
+        self.send(&self.node, value, time_ms.map(Time::from_ms))
     }
 
     /// As [`put`](Self::put), with a time in ns since 1970.
@@ -308,7 +309,46 @@ impl Key {
     /// # Errors
     /// As there. A node of an earlier version refuses a time that is no whole ms, since it cannot keep it.
     pub fn put_ns(&self, value: Value<'_>, time_ns: Option<i64>) -> Result<Ticket, Error> {
-        Node::of(&self.node).put_ns(self, value, time_ns)
+        self.send(&self.node, value, time_ns.map(Time::from_ns))
+    }
+
+    /// Sends a reading to a node and does not wait for it.
+    pub(crate) fn send(
+        &self,
+        to: &Attachment,
+        value: Value<'_>,
+        time: Option<Time>,
+    ) -> Result<Ticket, Error> {
+        to.usable()?;
+        let (request, ticket) = self.put_request(value, time)?;
+        to.pipe.send(request)?;
+        Ok(ticket)
+    }
+
+    /// Builds the request that puts a value, and its ticket.
+    pub(crate) fn put_request(
+        &self,
+        value: Value<'_>,
+        time: Option<Time>,
+    ) -> Result<(Request, Ticket), Error> {
+        let put = self.put_message(value, time)?;
+        let ticket = Ticket::new(&self.name);
+        let expected = Expected::Stored(ticket.promise());
+        let request = Request::new(&self.name, Kind::Put, &put, expected)?;
+        Ok((request, ticket))
+    }
+
+    /// Builds the message of a reading.
+    pub(crate) fn put_message(
+        &self,
+        value: Value<'_>,
+        time: Option<Time>,
+    ) -> Result<protocol::Put, Error> {
+        let value = protocol::PutValue::of(value).ok_or_else(|| {
+            let wrong = "the number is not finite";
+            Error::new(Code::Invalid, &self.name, wrong, "put a finite number")
+        })?;
+        Ok(protocol::Put::new(self.name.to_string(), value, time))
     }
 }
 

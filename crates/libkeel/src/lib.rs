@@ -1,5 +1,5 @@
-//! The node's client for other programs: its latest values, read in place, where the node writes them; puts with
-//! tickets; periodic tasks whose data and compute time the node's monitor sees.
+//! The node's client for other programs. It has the latest values, read in place, where the node writes them, and puts
+//! with tickets. It has periodic tasks whose data and compute time the node's monitor sees.
 //!
 //! **Holds:** the client ([`Node`], [`Key`], [`Ticket`], [`Task`]), the protocol of the node's socket, a blocking
 //! connection to it, and the file beside the socket that says where values are. `crates/keel/NODE.md` specifies every
@@ -7,15 +7,16 @@
 //!
 //! **Must not know:** the configuration, the command line, how the node answers, the bytes of a region or of a store.
 //!
-//! **Invariants:** all input from the socket is checked before use, and none of it causes a panic; every wait has a
-//! timeout from its caller or from the documentation; a reader of shared values takes no lock that is held for long,
-//! allocates nothing and makes no system call; a program holds nothing that the node would wait for, so a killed
+//! **Invariants:** All input from the socket is checked before use, and none of it causes a panic. Every wait has a
+//! timeout from its caller or from the documentation. A reader of shared values takes no lock that is held for long,
+//! allocates nothing and makes no system call. A program holds nothing that the node would wait for, so a killed
 //! program affects no other process.
 //!
-//! **Files:** `node.rs` attaching and its parts, `key.rs` values, `shared.rs` the table in a region, `ticket.rs` puts,
-//! `pipe.rs` requests sent without waiting, `keeper.rs` the thread that takes their answers, `task.rs` periodic tasks,
-//! `process.rs` detection of a child process, `error.rs`; `protocol/` the messages, `connection.rs` requests and
-//! answers one after the other, `whereabouts.rs` where values are.
+//! **Files:** `node.rs` attaching and its parts, `attachment.rs` what these share, `key.rs` values, `shared.rs` the
+//! table in a region, `ticket.rs` puts, `pipe.rs` requests sent without waiting, `maintenance.rs` the thread that takes
+//! their answers, `inbox.rs` the queue to it, `task.rs` periodic tasks, `process.rs` detection of a child process,
+//! `error.rs`; `protocol/` the messages, `connection.rs` requests and answers one after the other, `whereabouts.rs`
+//! where values are.
 //!
 //! ```no_run
 //! use libkeel::{Node, TaskSpec, Value};
@@ -41,10 +42,12 @@
 //! # }
 //! ```
 
+mod attachment;
 pub mod connection;
 mod error;
-mod keeper;
+mod inbox;
 mod key;
+mod maintenance;
 mod node;
 mod pipe;
 mod process;
@@ -56,8 +59,8 @@ pub mod whereabouts;
 
 pub use db::value::Value;
 pub use error::Error;
-pub use keeper::LOOK_INTERVAL;
 pub use key::{Bytes, Key, Owned, Times};
+pub use maintenance::CHECK_INTERVAL;
 pub use node::Node;
 pub use pipe::PENDING_MAX;
 pub use protocol::TaskKind;

@@ -1,10 +1,10 @@
 //! A connection on which requests are sent without waiting for earlier answers. The sender never waits for the node: if
-//! the socket takes no more, the request is refused. The keeper's thread takes the answers, in the order of the
+//! the socket takes no more, the request is refused. The maintenance thread takes the answers, in the order of the
 //! requests, and completes the corresponding promises.
 
 use crate::connection::{ConnectionError, connect};
 use crate::error::Error;
-use crate::keeper::Inbox;
+use crate::inbox::Inbox;
 use crate::process;
 use crate::protocol::{
     self, ANSWER_BYTES_MAX, Failure, Kind, REQUEST_BYTES_MAX, Stored, TaskDeclared, TaskNoted,
@@ -85,7 +85,7 @@ struct Sender {
     rest: Vec<u8>,
 }
 
-/// The receiving half, owned by the keeper.
+/// The receiving half, owned by the maintenance thread.
 pub(crate) struct Receiver {
     link: Arc<Link>,
     pipe: std::sync::Weak<Pipe>,
@@ -97,13 +97,13 @@ pub(crate) struct Receiver {
 pub(crate) struct Pipe {
     socket: PathBuf,
     sender: Mutex<Option<Sender>>,
-    inbox: Inbox,
+    inbox: Inbox<Receiver>,
     /// Number of connections so far: what was declared on one is not valid on the next.
     connections: AtomicU64,
 }
 
 impl Pipe {
-    pub(crate) fn new(socket: &Path, inbox: Inbox) -> Arc<Self> {
+    pub(crate) fn new(socket: &Path, inbox: Inbox<Receiver>) -> Arc<Self> {
         Arc::new(Self {
             socket: socket.to_path_buf(),
             sender: Mutex::new(None),
@@ -218,7 +218,7 @@ impl Pipe {
         }
         sender.send_rest();
         if !sender.rest.is_empty() {
-            // The keeper waits until the socket takes it.
+            // The maintenance thread waits until the socket takes it.
             self.inbox.ring();
         }
         Ok(())

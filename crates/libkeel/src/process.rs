@@ -1,5 +1,5 @@
-//! The process id, without a system call. A child after `fork` has neither the thread that keeps a node's client going
-//! nor a connection of its own, and must not use those of its parent.
+//! The process id, without a system call. A child after `fork` has neither a maintenance thread nor a connection of its
+//! own, and must not use those of its parent.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,15 +1,15 @@
-//! Periodic tasks of a program outside the node: absolute releases, a deadline, and figures for the node's monitor,
-//! reported between two instances and never inside one.
+//! Periodic tasks of a program outside the node: absolute releases, a deadline, and figures for the node's monitor.
+//! Figures are reported between two instances and never inside one.
 
+use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::key::Key;
-use crate::node::{Inner, put_message, put_request};
 use crate::pipe::{Declared, Expected, Pipe, Refusals, Request, too_long};
 use crate::protocol::{self, Kind, PAIRS_MAX, REQUEST_BYTES_MAX, TaskKind, TaskPeriod, Together};
 use crate::ticket::{Promise, Ticket};
+use actuator::OwnScheduling;
 use base::clock::Clock;
 use base::error::Code;
-use db::qos::actuator::OwnScheduling;
 use db::realtime::{self, Cores};
 use db::value::Value;
 use db::{Instance, Monitor, ReleaseTimer, Time};
@@ -155,7 +155,7 @@ struct Running {
 /// instance, and sends the last report to the node. This can take up to a second if the node has not answered the
 /// declaration yet.
 pub struct Task {
-    node: Arc<Inner>,
+    node: Arc<Attachment>,
     spec: TaskSpec,
     declaration: protocol::Task,
     /// A separate connection: it carries the declaration, the reports and the puts.
@@ -184,7 +184,7 @@ pub struct Task {
 }
 
 impl Task {
-    pub(crate) fn new(node: &Arc<Inner>, spec: TaskSpec) -> Result<Self, Error> {
+    pub(crate) fn new(node: &Arc<Attachment>, spec: TaskSpec) -> Result<Self, Error> {
         Ok(Self {
             declaration: spec.declaration()?,
             pipe: Pipe::new(&node.socket, node.inbox.clone()),
@@ -453,11 +453,11 @@ impl Task {
     ) -> Result<Ticket, Error> {
         self.usable()?;
         if self.spec.kind != TaskKind::Firm || self.running.is_none() {
-            let (request, ticket) = put_request(key, value, time)?;
+            let (request, ticket) = key.put_request(value, time)?;
             self.send_one(request)?;
             return Ok(ticket);
         }
-        let put = put_message(key, value, time)?;
+        let put = key.put_message(value, time)?;
         // Includes the comma after it. Plain structures can always be written.
         let bytes = serde_json::to_vec(&put).map_or(0, |bytes| bytes.len()) + 1;
         if bytes + TOGETHER_BYTES > REQUEST_BYTES_MAX {
@@ -503,8 +503,8 @@ impl Task {
         self.last
     }
 
-    /// Returns counts of instances and reports so far. An instance that the node has refused counts as aborted, and
-    /// also as missed if it came after its deadline, from the moment at which its tickets end.
+    /// Returns counts of instances and reports so far. An instance that the node has refused counts as aborted once its
+    /// tickets have ended. It also counts as missed if it came after its deadline.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let refused = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -531,7 +531,7 @@ impl Task {
     }
 
     /// Returns the last error between task and node: why a declaration, a report or the puts of a firm instance were
-    /// not accepted, unless these puts were late. The task continues and retries.
+    /// not accepted. Puts that were late are not reported. The task continues and retries.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
         let declared = self.declared.as_ref();

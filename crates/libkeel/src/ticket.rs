@@ -57,9 +57,9 @@ impl Ticket {
     /// Waits until the reading is on flash; returns its number in the log.
     ///
     /// # Errors
-    /// The node's error, with its code; [`Code::Shed`] if it dropped the reading, as the key's `shed = "drop"` says
-    /// while fewer updates are admitted; [`Code::Gone`] if the connection was lost meanwhile, and the reading may be
-    /// durable or not; [`Code::Late`] if `timeout` has passed: then the caller may wait again.
+    /// The node's error, with its code. [`Code::Shed`] if it dropped the reading, as the key's `shed = "drop"` says
+    /// while fewer updates are admitted. [`Code::Gone`] if the connection was lost meanwhile, and the reading may be
+    /// durable or not. [`Code::Late`] if `timeout` has passed: then the caller may wait again.
     pub fn wait(&self, timeout: Duration) -> Result<u64, Error> {
         let promise = &*self.promise;
         if promise.result.get().is_none() {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_is_kept_once_and_for_all_who_wait() {
+    fn a_ticket_ends_once_and_for_every_waiting_thread() {
         let ticket = Ticket::new(&"a".into());
         assert_eq!(ticket.poll(), None);
         let late = ticket.wait(Duration::from_millis(1)).unwrap_err();

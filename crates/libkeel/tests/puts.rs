@@ -1,8 +1,8 @@
 //! Puts in flight and periodic tasks, as a node sees them.
 
 use crate::common::{FakeNode, Folder, wait_until};
+use actuator::{Actuator, Deadline};
 use base::error::Code;
-use db::qos::actuator::{Actuator, Deadline};
 use libkeel::{
     Error, Key, Node, Outcome, PENDING_MAX, STAGED_PUTS_MAX, Task, TaskKind, TaskSpec, Value,
 };
@@ -146,7 +146,7 @@ fn an_older_node_refuses_only_what_it_cannot_keep() {
 }
 
 #[test]
-fn what_is_no_key_is_refused_before_it_is_sent() {
+fn an_invalid_key_is_refused_before_it_is_sent() {
     let (_folder, _fake, node, _key) = attached();
     let long = "x".repeat(256);
     let wrong = [
@@ -169,7 +169,7 @@ fn what_is_no_key_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn what_the_node_says_is_the_tickets_end() {
+fn a_ticket_ends_with_the_answer_of_the_node() {
     let (_folder, _fake, node, _key) = attached_to(|_, message| {
         Some(match message["key"].as_str().unwrap() {
             "full" => (
@@ -230,7 +230,7 @@ fn a_node_that_is_slow_is_not_waited_for() {
 
 /// More than the socket takes at once: the rest is sent later automatically.
 #[test]
-fn what_the_socket_does_not_take_goes_later() {
+fn a_full_socket_delays_requests_and_loses_none() {
     let may_answer = Arc::new(AtomicBool::new(false));
     let may = Arc::clone(&may_answer);
     let next = AtomicU64::new(0);
@@ -321,7 +321,7 @@ fn a_task_is_declared_and_reports_its_periods() {
 }
 
 #[test]
-fn what_a_task_did_is_told_at_its_end_however_short_it_lived() {
+fn a_short_task_sends_its_report_at_its_end() {
     let next = AtomicU64::new(0);
     let (_folder, fake, node, _key) = attached_to(move |kind, _| {
         if kind == TASK {
@@ -614,7 +614,7 @@ fn an_older_node_refuses_tasks_and_takes_their_puts() {
 }
 
 #[test]
-fn what_no_node_takes_is_refused_before_it_is_sent() {
+fn an_invalid_task_is_refused_before_it_is_sent() {
     let (_folder, _fake, node, _key) = attached_to(|kind, _| {
         assert_eq!(kind, GET);
         None
@@ -660,7 +660,7 @@ fn the_first_release_is_at_once_and_a_wait_can_be_given_up() {
 
 /// A missing permission gives a warning, and the task runs nevertheless.
 #[test]
-fn what_is_not_permitted_is_a_warning() {
+fn a_missing_permission_is_a_warning() {
     let (_folder, _fake, node, _key) = attached();
     let wanted = TaskSpec {
         cores: vec![1023],

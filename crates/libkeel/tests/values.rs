@@ -1,5 +1,5 @@
-//! Values in place, where a node writes them: correct, consistent, without a system call and without an allocation; and
-//! the behaviour of readers when the node ends and another begins.
+//! Values in place, where a node writes them: correct, consistent, without a system call and without an allocation.
+//! Also how readers behave when the node ends and another begins.
 #![allow(
     unsafe_code,
     reason = "a counting allocator is unsafe by its trait; and system calls"
@@ -96,7 +96,7 @@ fn values_are_read_where_they_lie() {
     served.end();
 }
 
-/// A function that reads one value may read another, whatever happens meanwhile.
+/// A function that reads one value may read another, also while the table is being replaced.
 #[test]
 fn a_value_may_be_read_while_another_is_looked_at() {
     let folder = Folder::new();
@@ -110,7 +110,7 @@ fn a_value_may_be_read_while_another_is_looked_at() {
     });
     let served = Served::start(&folder, 2);
     wait_until("the second run", || outer.float().is_ok());
-    // The keeper wants to replace this table by a third one; the reader must not wait for it.
+    // The maintenance thread tries to replace this table by a third one; the reader must not wait for it.
     let seen = outer.with_bytes(|_| {
         std::fs::remove_file(folder.0.join("keel.sock.region")).ok();
         inner.read().map(|(value, _)| value)
@@ -142,7 +142,7 @@ fn a_node_that_ends_is_told_and_the_next_one_is_found() {
 }
 
 #[test]
-fn without_a_region_the_node_is_asked() {
+fn values_are_asked_of_the_node_without_a_region() {
     let folder = Folder::new();
     let fake = FakeNode::start(&folder, |kind, message| {
         assert_eq!(kind, 1);
@@ -265,7 +265,7 @@ fn values_of_another_version_are_asked_for_at_the_socket() {
         std::fs::write(&place, serde_json::to_vec(&found).unwrap()).unwrap();
         let node = Node::attach(folder.socket()).unwrap();
         assert!(!node.is_shared() && node.is_live(), "{version}");
-        // It is not a failure that anybody should look into.
+        // It is not a failure.
         assert_eq!(node.why_not_shared(), None, "{version}");
         assert_eq!(value(&node).to_bits(), 7.5_f64.to_bits(), "{version}");
     }
@@ -278,7 +278,7 @@ fn values_of_another_version_are_asked_for_at_the_socket() {
 }
 
 #[test]
-fn reading_allocates_nothing() {
+fn a_read_allocates_no_memory() {
     let folder = Folder::new();
     let _node = silent(&folder);
     let served = Served::start(&folder, 1);
@@ -336,7 +336,7 @@ fn may_only_end() -> bool {
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
 #[test]
-fn reading_makes_no_system_call() {
+fn a_read_makes_no_system_call() {
     const SOCKET: &str = "LIBKEEL_TEST_SOCKET";
     const CHEATS: &str = "LIBKEEL_TEST_CHEATS";
     if let Some(socket) = std::env::var_os(SOCKET) {
@@ -377,7 +377,7 @@ fn reading_makes_no_system_call() {
     let served = Served::start(&folder, 1);
     let child = |cheats: bool| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "reading_makes_no_system_call", "--nocapture"]);
+        command.args(["--exact", "a_read_makes_no_system_call", "--nocapture"]);
         command.env(SOCKET, folder.socket()).stdout(Stdio::null());
         if cheats {
             command.env(CHEATS, "1");

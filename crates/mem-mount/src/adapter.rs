@@ -12,24 +12,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fuse::answer::Result;
-use fuse::{Notice, answer};
+use fuse::{Change, Notice, answer, connection};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use mem::Rename;
 
-use crate::locks::{Waiters, Waiting, Wanted};
-use crate::view::{Change, Told, View, Write};
+use crate::locks::{LockRequest, Waiters, Waiting};
+use crate::view::{View, Write};
 
 /// Maximum size of one read or write request of the kernel, in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
 /// The time that the kernel may cache attributes and names. Preloaded programs change everything at any time.
-const BELIEVED: Duration = Duration::ZERO;
+const CACHE_TIME: Duration = Duration::ZERO;
 
 /// The kernel caches no file data, except what is mapped; several programs may write to a file at the same time.
 const OPENED: FopenFlags =
@@ -42,35 +41,24 @@ pub(crate) struct Adapter {
     pub(crate) waiters: Option<Waiters>,
 }
 
-fn answer_entry(reply: ReplyEntry, result: Result<Told>) {
-    match result {
-        Ok(told) => reply.entry(&BELIEVED, &told.attributes, Generation(told.generation)),
-        Err(error) => reply.error(error),
-    }
-}
-
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // A refused value is answered with the nearest possible one. The write-back cache is not requested: with it,
-        // other programs would not see a program's writes.
-        if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
-            config.set_max_write(nearest).ok();
-        }
-        for wanted in [
+        // The write-back cache is not requested: with it, other programs would not see a program's writes.
+        connection::set_max_write(config, REQUEST_BYTES_MAX);
+        let wanted = [
             // Without it, before Linux 6.6, memory maps of files are private.
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             InitFlags::FUSE_PARALLEL_DIROPS,
-        ] {
-            config.add_capabilities(wanted).ok();
-        }
+        ];
+        connection::add_capabilities(config, &wanted);
         if self.waiters.is_some() {
-            config.add_capabilities(InitFlags::FUSE_POSIX_LOCKS).ok();
+            connection::add_capabilities(config, &[InitFlags::FUSE_POSIX_LOCKS]);
         }
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(reply, self.view.look_up(parent, name));
+        answer::entry(reply, CACHE_TIME, self.view.look_up(parent, name));
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
@@ -84,10 +72,7 @@ impl Filesystem for Adapter {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        match self.view.attributes(inode) {
-            Ok(attributes) => reply.attr(&BELIEVED, &attributes),
-            Err(error) => reply.error(error),
-        }
+        answer::attributes(reply, CACHE_TIME, self.view.attributes(inode));
     }
 
     fn setattr(
@@ -108,25 +93,12 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let change = Change {
-            mode,
-            user,
-            group,
-            size,
-            accessed,
-            modified,
-        };
-        match self.view.set_attributes(inode, &change) {
-            Ok(attributes) => reply.attr(&BELIEVED, &attributes),
-            Err(error) => reply.error(error),
-        }
+        let change = Change::new(mode, user, group, size, accessed, modified);
+        answer::attributes(reply, CACHE_TIME, self.view.set_attributes(inode, &change));
     }
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.view.read_link(inode) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(error),
-        }
+        answer::data(reply, self.view.read_link(inode));
     }
 
     fn mknod(
@@ -146,7 +118,7 @@ impl Filesystem for Adapter {
             // FIFOs and sockets are kernel objects, and preloaded programs would find no kernel behind them.
             _ => Err(Errno::EPERM),
         };
-        answer_entry(reply, made);
+        answer::entry(reply, CACHE_TIME, made);
     }
 
     fn mkdir(
@@ -159,7 +131,8 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let mode = mode & 0o7777 | libc::S_IFDIR;
-        answer_entry(reply, self.view.make(request, parent, name, mode, &[]));
+        let made = self.view.make(request, parent, name, mode, &[]);
+        answer::entry(reply, CACHE_TIME, made);
     }
 
     fn symlink(
@@ -172,7 +145,8 @@ impl Filesystem for Adapter {
     ) {
         let target = target.as_os_str().as_bytes();
         let mode = libc::S_IFLNK | 0o777;
-        answer_entry(reply, self.view.make(request, parent, name, mode, target));
+        let made = self.view.make(request, parent, name, mode, target);
+        answer::entry(reply, CACHE_TIME, made);
     }
 
     fn link(
@@ -183,7 +157,7 @@ impl Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        answer_entry(reply, self.view.link(inode, parent, name));
+        answer::entry(reply, CACHE_TIME, self.view.link(inode, parent, name));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -230,23 +204,12 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.view.create(request, parent, name, mode, flags) {
-            Ok((told, handle)) => reply.created(
-                &BELIEVED,
-                &told.attributes,
-                Generation(told.generation),
-                FileHandle(handle),
-                OPENED,
-            ),
-            Err(error) => reply.error(error),
-        }
+        let created = self.view.create(request, parent, name, mode, flags);
+        answer::created(reply, CACHE_TIME, OPENED, created);
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.view.open(inode, flags.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), OPENED),
-            Err(error) => reply.error(error),
-        }
+        answer::opened(reply, OPENED, self.view.open(inode, flags.0));
     }
 
     fn read(
@@ -261,11 +224,9 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         // At most the size that `init` set.
-        self.view
-            .read(handle.0, offset, size as usize, |read| match read {
-                Ok(bytes) => reply.data(bytes),
-                Err(error) => reply.error(error),
-            });
+        self.view.read(handle.0, offset, size as usize, |read| {
+            answer::data(reply, read);
+        });
     }
 
     fn write(
@@ -339,10 +300,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.view.open_directory(inode) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(error) => reply.error(error),
-        }
+        answer::opened(reply, FopenFlags::empty(), self.view.open_directory(inode));
     }
 
     fn readdir(
@@ -358,10 +316,7 @@ impl Filesystem for Adapter {
             .list(handle.0, offset, |inode, position, kind, name| {
                 reply.add(INodeNo(inode), position, kind, name)
             });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
+        answer::listed(reply, listed);
     }
 
     fn releasedir(
@@ -377,17 +332,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let space = self.view.space();
-        reply.statfs(
-            space.blocks,
-            space.blocks_free,
-            space.blocks_free,
-            space.files,
-            space.files_free,
-            space.block_bytes,
-            mem::NAME_BYTES_MAX as u32,
-            space.block_bytes,
-        );
+        answer::space(reply, Ok(self.view.space()));
     }
 
     fn getlk(
@@ -402,7 +347,7 @@ impl Filesystem for Adapter {
         process: u32,
         reply: ReplyLock,
     ) {
-        let wanted = Wanted {
+        let wanted = LockRequest {
             inode: inode.0,
             owner: owner.0,
             handle: handle.0,
@@ -436,7 +381,7 @@ impl Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let mut wanted = Wanted {
+        let mut wanted = LockRequest {
             inode: inode.0,
             owner: owner.0,
             handle: handle.0,

@@ -1,4 +1,4 @@
-//! Shows a region as a directory: every program can use it through the kernel's FUSE, static ones too, together with
+//! Shows a region as a directory. Every program can use it through the kernel's FUSE, static ones too, together with
 //! programs that use the preloaded library.
 //!
 //! `docs/semantics-mem-mount.md` describes the result and errno of each call; a test runs every line of it.
@@ -8,7 +8,7 @@
 //!
 //! **Must not know:** the bytes of a region, what the files are for, the command line.
 //!
-//! **Invariants:** nothing is cached here, nor in the kernel, as far as it can be prevented: preloaded programs change
+//! **Invariants:** nothing is cached here, nor in the kernel, as far as it can be prevented. Preloaded programs change
 //! the same files at the same time. A program that has a file open through the view has an open file description of the
 //! region, so that the file is not freed. A region that is shown read-only is not open for writing.
 //!

@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(16);
 
 /// A requested lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct LockRequest {
     pub(crate) inode: u64,
     /// The kernel's number of the owner.
     pub(crate) owner: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Wanted {
     pub(crate) process: u32,
 }
 
-impl Wanted {
+impl LockRequest {
     /// The bytes behind this limit are not for programs: their locks show open descriptions.
     fn clipped(mut self) -> Result<Self, Errno> {
         self.range.1 = self.range.1.min(LIVENESS_BASE - 1);
@@ -91,7 +91,7 @@ impl Locks {
     ///
     /// # Errors
     /// EAGAIN if it would have to wait.
-    pub(crate) fn set(&self, wanted: Wanted, stub: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(crate) fn set(&self, wanted: LockRequest, stub: BorrowedFd<'_>) -> Result<(), Errno> {
         let wanted = wanted.clipped()?;
         let key = (wanted.inode, wanted.owner);
         let mut owners = locked(&self.0);
@@ -119,7 +119,11 @@ impl Locks {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn get(&self, wanted: Wanted, stub: BorrowedFd<'_>) -> Result<Option<Found>, Errno> {
+    pub(crate) fn get(
+        &self,
+        wanted: LockRequest,
+        stub: BorrowedFd<'_>,
+    ) -> Result<Option<Found>, Errno> {
         let wanted = wanted.clipped()?;
         let owners = locked(&self.0);
         let again;
@@ -203,7 +207,7 @@ fn opened_again(stub: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// A call that waits for a lock.
 pub(crate) struct Waiting {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: LockRequest,
     /// Keeps the stub open.
     pub(crate) file: Arc<OpenFile>,
     pub(crate) reply: ReplyEmpty,
@@ -307,8 +311,8 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    fn wanted(owner: u64, range: (u64, u64), kind: i32) -> Wanted {
-        Wanted {
+    fn wanted(owner: u64, range: (u64, u64), kind: i32) -> LockRequest {
+        LockRequest {
             inode: 7,
             owner,
             handle: owner * 10,

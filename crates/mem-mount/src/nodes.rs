@@ -1,5 +1,5 @@
-//! The inodes that the kernel knows. It names them by number alone, and a number is reused after a file is deleted; the
-//! generation that it got with the number tells the files apart.
+//! The inodes that the kernel knows. The kernel names an inode by its number alone, and a number is reused after a file
+//! is deleted. The generation that the kernel got with the number tells the files apart.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -15,9 +15,6 @@ use crate::locks::Waiters;
 use crate::openings::locked;
 use crate::view::View;
 
-/// Maximum number of threads that answer the kernel.
-const THREADS_MAX: usize = 4;
-
 /// Interval between sweeps for dead processes.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -57,8 +54,8 @@ pub struct Mounted {
 /// Shows a region on an empty directory. On return, programs can use it. A region that is attached for reading is shown
 /// read-only.
 ///
-/// `on_end` runs once on a thread of the mount when no thread answers the kernel any more: the mount was unmounted, or
-/// could not be made.
+/// `on_end` runs once on a thread of the mount when no thread answers the kernel any more. Either the mount was
+/// unmounted, or it could not be made.
 ///
 /// # Errors
 /// [`MountError`].
@@ -69,20 +66,18 @@ pub fn mount(
     on_end: impl FnOnce() + Send + Sync + 'static,
 ) -> Result<Mounted, MountError> {
     let directory = fuse::prepare(directory)?;
-    let failed = |error: io::Error| PlaceError::Refused(error.to_string());
     let view = Arc::new(View::new(attachment));
     let leftovers = view.sweep()?;
     let waiters = if view.is_writable() {
-        Some(Waiters::start(Arc::clone(&view.locks)).map_err(failed)?)
+        Some(Waiters::start(Arc::clone(&view.locks)).map_err(fuse::failed)?)
     } else {
         None
     };
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let settings = Settings {
         source: &options.source,
         is_read_only: !view.is_writable(),
         allows_other_users: options.allows_other_users,
-        threads: threads.clamp(2, THREADS_MAX),
+        threads: fuse::threads(),
     };
     let session = fuse::mount(&directory, &settings, on_end, |notice| Adapter {
         _notice: notice,
@@ -96,7 +91,7 @@ pub fn mount(
         sweeper: None,
     };
     if view.is_writable() {
-        mounted.sweeper = Some(Sweeper::start(view).map_err(failed)?);
+        mounted.sweeper = Some(Sweeper::start(view).map_err(fuse::failed)?);
     }
     Ok(mounted)
 }

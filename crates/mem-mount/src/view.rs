@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuse::answer::Result;
+use fuse::Change;
+use fuse::answer::{NodeReply, Result, Space};
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
 use mem::{
     Attachment, Attributes, Changes, Credentials, Entry, Error, Last, NewInode, Node, PathBuffer,
@@ -85,15 +86,15 @@ impl View {
     }
 
     /// Counts a lookup of a node by the kernel. Returns the reply.
-    fn told(&self, attributes: &Attributes) -> Told {
+    fn told(&self, attributes: &Attributes) -> NodeReply {
         self.nodes.add(attributes.node());
-        Told {
+        NodeReply {
             attributes: file_attributes(attributes),
             generation: attributes.generation,
         }
     }
 
-    pub(crate) fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<Told> {
+    pub(crate) fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<NodeReply> {
         let directory = self.directory(parent)?;
         if name.len() > mem::NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
@@ -143,7 +144,7 @@ impl View {
         name: &OsStr,
         mode: u32,
         content: &[u8],
-    ) -> Result<Told> {
+    ) -> Result<NodeReply> {
         Ok(self.told(&self.made(request, parent, name, mode, content)?))
     }
 
@@ -185,9 +186,9 @@ impl View {
         name: &OsStr,
         mode: u32,
         flags: i32,
-    ) -> Result<(Told, u64)> {
+    ) -> Result<(NodeReply, u64)> {
         let made = match self.made(request, parent, name, mode | libc::S_IFREG, &[]) {
-            // Another program made it since the kernel's lookup. On ESTALE, the kernel looks again and checks
+            // Another program made it since the kernel's lookup. On ESTALE, the kernel repeats the lookup and checks
             // permissions.
             Err(error) if error.code() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 return Err(Errno::ESTALE);
@@ -232,7 +233,7 @@ impl View {
         ))
     }
 
-    pub(crate) fn link(&self, inode: INodeNo, parent: INodeNo, name: &OsStr) -> Result<Told> {
+    pub(crate) fn link(&self, inode: INodeNo, parent: INodeNo, name: &OsStr) -> Result<NodeReply> {
         let node = self.node(inode)?;
         self.attributes_of(node)?;
         let directory = self.directory(parent)?;
@@ -250,7 +251,7 @@ impl View {
         let description = if self.is_writable() {
             let opened = Description::open(&self.attachment, attributes, flags);
             Some(opened.map_err(|error| match error {
-                // It lost its name since the kernel's lookup; on ESTALE the kernel looks again.
+                // It lost its name since the kernel's lookup; on ESTALE the kernel repeats the lookup.
                 Error::NotFound => Errno::ESTALE,
                 other => errno(&other),
             })?)
@@ -340,7 +341,7 @@ impl View {
     }
 
     fn close(&self, file: Arc<OpenFile>) {
-        // If a call still waits for a lock through this file, it holds it slightly longer; a sweep then frees it.
+        // A call that waits for a lock through this file holds it slightly longer; a sweep then frees it.
         if let Some(description) = Arc::into_inner(file).and_then(|file| file.description) {
             description.close(&self.attachment);
         }
@@ -509,6 +510,7 @@ impl View {
         let blocks = |bytes: u64| bytes / u64::from(PREFERRED_BYTES);
         let files = layout.inode_count - 1;
         Space {
+            name_bytes_max: mem::NAME_BYTES_MAX as u32,
             block_bytes: PREFERRED_BYTES,
             blocks: blocks(layout.data_pages() * mem::PAGE_BYTES),
             blocks_free: blocks(region.free_bytes()),
@@ -547,23 +549,6 @@ impl View {
     }
 }
 
-/// A node in the form of a reply to the kernel.
-pub(crate) struct Told {
-    pub(crate) attributes: FileAttr,
-    pub(crate) generation: u64,
-}
-
-/// The attributes that `setattr` changes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change {
-    pub(crate) mode: Option<u32>,
-    pub(crate) user: Option<u32>,
-    pub(crate) group: Option<u32>,
-    pub(crate) size: Option<u64>,
-    pub(crate) accessed: Option<TimeOrNow>,
-    pub(crate) modified: Option<TimeOrNow>,
-}
-
 /// The parameters of a write.
 pub(crate) struct Write {
     pub(crate) offset: u64,
@@ -573,15 +558,6 @@ pub(crate) struct Write {
     pub(crate) is_from_cache: bool,
     /// The writer may not keep the file's set-user-id and set-group-id bits.
     pub(crate) clears_set_id: bool,
-}
-
-/// The values that `statfs` returns.
-pub(crate) struct Space {
-    pub(crate) block_bytes: u32,
-    pub(crate) blocks: u64,
-    pub(crate) blocks_free: u64,
-    pub(crate) files: u64,
-    pub(crate) files_free: u64,
 }
 
 fn without_set_id(mode: u32) -> u32 {

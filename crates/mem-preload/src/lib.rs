@@ -10,10 +10,10 @@
 //!
 //! **Files:** `raw.rs` system calls, `next.rs` the functions behind ours, `foreign.rs` the interface to C, `thread.rs`,
 //! `signals.rs` and `cancel.rs` protection of code inside the region, `state.rs` attaching, `table.rs` descriptors,
-//! `resolve.rs` paths; the calls: `open.rs`, `data.rs`, `stat.rs`, `names.rs`, `attributes.rs`, `directory.rs`,
-//! `descriptor.rs`, `transfer.rs`, `map.rs`, `stdio.rs` and `standard.rs`, `temporary.rs`, `tree.rs`, `exec.rs`,
-//! `spawn.rs` and `loader.rs`; `system.rs` all of them by number, `lend.rs` reading without a copy, `refused.rs`
-//! unsupported calls.
+//! `mappings.rs` mapped files, `resolve.rs` paths; the calls: `open.rs`, `data.rs`, `stat.rs`, `names.rs`,
+//! `attributes.rs`, `directory.rs`, `descriptor.rs`, `transfer.rs`, `map.rs`, `stdio.rs` and `standard.rs`,
+//! `temporary.rs`, `tree.rs`, `exec.rs`, `spawn.rs` and `loader.rs`; `system.rs` all of them by number, `lend.rs`
+//! reading without a copy, `refused.rs` unsupported calls.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -27,6 +27,7 @@ mod foreign;
 mod lend;
 mod loader;
 mod map;
+mod mappings;
 mod names;
 mod next;
 mod open;

@@ -1,5 +1,5 @@
-//! Functions whose arguments or caller are not accessible to a Rust function: those with a variable number of
-//! arguments, and `dlopen`, which depends on its caller.
+//! Functions that cannot be Rust functions: those with a variable number of arguments, and `dlopen`, which depends on
+//! its caller.
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
@@ -171,15 +171,33 @@ extern "C" fn execute_list_with(
     }
 }
 
-/// Spills the registers that may hold arguments, and calls with the path and the addresses of both argument lists.
-macro_rules! variadic {
-    ($name:ident => $target:ident) => {
-        // SAFETY: the signature is that of the C library's function that it replaces; the stack is restored at the end.
+/// Defines a function of the C library in assembly, for each machine; `{target}` is the Rust function that it calls.
+macro_rules! assembly {
+    (fn $name:ident => $target:path, x86_64 { $($x86_64:tt)* } aarch64 { $($aarch64:tt)* }) => {
+        // SAFETY: the signature is that of the C library's function that it replaces, and the assembly keeps to the
+        // calling convention of the machine.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $name() {
-            naked_asm!(
+            naked_asm!($($x86_64)* target = sym $target);
+        }
+
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() {
+            naked_asm!($($aarch64)* target = sym $target);
+        }
+    };
+}
+
+/// Spills the registers that may hold arguments, and calls with the path and the addresses of both argument lists.
+macro_rules! variadic {
+    ($name:ident => $target:path) => {
+        assembly!(fn $name => $target,
+            x86_64 {
                 "push r9",
                 "push r8",
                 "push rcx",
@@ -190,16 +208,8 @@ macro_rules! variadic {
                 "call {target}",
                 "add rsp, 40",
                 "ret",
-                target = sym $target,
-            );
-        }
-
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() {
-            naked_asm!(
+            }
+            aarch64 {
                 "stp x29, x30, [sp, #-80]!",
                 "stp x1, x2, [sp, #16]",
                 "stp x3, x4, [sp, #32]",
@@ -210,9 +220,8 @@ macro_rules! variadic {
                 "bl {target}",
                 "ldp x29, x30, [sp], #80",
                 "ret",
-                target = sym $target,
-            );
-        }
+            }
+        );
     };
 }
 
@@ -220,19 +229,13 @@ variadic!(execl => execute_list);
 variadic!(execlp => execute_list_by_name);
 variadic!(execle => execute_list_with);
 
-/// Jumps to the next function, so that it sees the original caller: the search path for libraries depends on the
-/// caller.
-#[cfg(target_arch = "x86_64")]
-// SAFETY: the signature is that of the C library's function that it replaces; registers and stack are unchanged, except
-// for the path.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn dlopen() {
-    naked_asm!(
+// Jumps to the next function, so that it sees the original caller: the search path for libraries depends on the caller.
+assembly!(fn dlopen => prepare_open,
+    x86_64 {
         "push rsi",
         "sub rsp, 48",
         "mov rsi, rsp",
-        "call {prepare}",
+        "call {target}",
         "mov rdi, rax",
         "mov rax, rdx",
         // A new name lies on this stack, below the caller's frame; it is read before anything else is written there.
@@ -246,23 +249,35 @@ extern "C" fn dlopen() {
         "call rax",
         "add rsp, 56",
         "ret",
-        prepare = sym prepare_open,
-    );
-}
+    }
+    aarch64 {
+        "stp x29, x30, [sp, #-80]!",
+        "str x1, [sp, #64]",
+        "add x1, sp, #16",
+        "bl {target}",
+        "mov x16, x1",
+        "ldr x1, [sp, #64]",
+        "add x9, sp, #16",
+        "cmp x0, x9",
+        "b.eq 2f",
+        "ldp x29, x30, [sp], #80",
+        "br x16",
+        "2:",
+        "blr x16",
+        "ldp x29, x30, [sp], #80",
+        "ret",
+    }
+);
 
-/// As [`dlopen`], with the path as its second argument.
-#[cfg(target_arch = "x86_64")]
-// SAFETY: as above.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn dlmopen() {
-    naked_asm!(
+// As `dlopen`, with the path as its second argument.
+assembly!(fn dlmopen => prepare_namespace_open,
+    x86_64 {
         "push rdi",
         "push rdx",
         "sub rsp, 56",
         "mov rdi, rsi",
         "mov rsi, rsp",
-        "call {prepare}",
+        "call {target}",
         "mov rsi, rax",
         "mov rax, rdx",
         "mov rdx, [rsp + 56]",
@@ -275,49 +290,14 @@ extern "C" fn dlmopen() {
         "call rax",
         "add rsp, 72",
         "ret",
-        prepare = sym prepare_namespace_open,
-    );
-}
-
-/// As on x86-64.
-#[cfg(target_arch = "aarch64")]
-// SAFETY: as above.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn dlopen() {
-    naked_asm!(
-        "stp x29, x30, [sp, #-80]!",
-        "str x1, [sp, #64]",
-        "add x1, sp, #16",
-        "bl {prepare}",
-        "mov x16, x1",
-        "ldr x1, [sp, #64]",
-        "add x9, sp, #16",
-        "cmp x0, x9",
-        "b.eq 2f",
-        "ldp x29, x30, [sp], #80",
-        "br x16",
-        "2:",
-        "blr x16",
-        "ldp x29, x30, [sp], #80",
-        "ret",
-        prepare = sym prepare_open,
-    );
-}
-
-/// As on x86-64.
-#[cfg(target_arch = "aarch64")]
-// SAFETY: as above.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn dlmopen() {
-    naked_asm!(
+    }
+    aarch64 {
         "stp x29, x30, [sp, #-96]!",
         "str x0, [sp, #64]",
         "str x2, [sp, #72]",
         "mov x0, x1",
         "add x1, sp, #16",
-        "bl {prepare}",
+        "bl {target}",
         "mov x16, x1",
         "mov x1, x0",
         "ldr x0, [sp, #64]",
@@ -331,19 +311,18 @@ extern "C" fn dlmopen() {
         "blr x16",
         "ldp x29, x30, [sp], #96",
         "ret",
-        prepare = sym prepare_namespace_open,
-    );
-}
+    }
+);
 
-/// `dprintf`: builds the argument list in the form that the C library expects.
-#[cfg(target_arch = "x86_64")]
+/// `dprintf`: builds the argument list in the form that the C library expects. For each machine it takes the bytes that
+/// named arguments use, and the register of the list.
 macro_rules! printing {
-    ($name:ident => $target:path, $named:literal, $register:literal) => {
-        // SAFETY: the signature is that of the C library's function that it replaces; the stack is restored at the end.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() {
-            naked_asm!(
+    (
+        $name:ident => $target:path,
+        x86_64 $named86:literal $register86:literal, aarch64 $named_arm:literal $register_arm:literal
+    ) => {
+        assembly!(fn $name => $target,
+            x86_64 {
                 "sub rsp, 216",
                 "mov [rsp + 32], rdi",
                 "mov [rsp + 40], rsi",
@@ -362,31 +341,18 @@ macro_rules! printing {
                 "movaps [rsp + 176], xmm6",
                 "movaps [rsp + 192], xmm7",
                 "2:",
-                concat!("mov dword ptr [rsp], ", $named),
+                concat!("mov dword ptr [rsp], ", $named86),
                 "mov dword ptr [rsp + 4], 48",
                 "lea rax, [rsp + 224]",
                 "mov [rsp + 8], rax",
                 "lea rax, [rsp + 32]",
                 "mov [rsp + 16], rax",
-                concat!("mov ", $register, ", rsp"),
+                concat!("mov ", $register86, ", rsp"),
                 "call {target}",
                 "add rsp, 216",
                 "ret",
-                target = sym $target,
-            );
-        }
-    };
-}
-
-/// `dprintf`: builds the argument list in the form that the C library expects.
-#[cfg(target_arch = "aarch64")]
-macro_rules! printing {
-    ($name:ident => $target:path, $named:literal, $register:literal) => {
-        // SAFETY: the signature is that of the C library's function that it replaces; the stack is restored at the end.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() {
-            naked_asm!(
+            }
+            aarch64 {
                 "stp x29, x30, [sp, #-240]!",
                 "stp x0, x1, [sp, #48]",
                 "stp x2, x3, [sp, #64]",
@@ -402,25 +368,18 @@ macro_rules! printing {
                 "str x9, [sp, #24]",
                 "add x9, sp, #240",
                 "str x9, [sp, #32]",
-                concat!("mov w9, #", $named),
+                concat!("mov w9, #", $named_arm),
                 "str w9, [sp, #40]",
                 "mov w9, #-128",
                 "str w9, [sp, #44]",
-                concat!("add ", $register, ", sp, #16"),
+                concat!("add ", $register_arm, ", sp, #16"),
                 "bl {target}",
                 "ldp x29, x30, [sp], #240",
                 "ret",
-                target = sym $target,
-            );
-        }
+            }
+        );
     };
 }
 
-#[cfg(target_arch = "x86_64")]
-printing!(dprintf => crate::stdio::vdprintf, "16", "rdx");
-#[cfg(target_arch = "x86_64")]
-printing!(__dprintf_chk => crate::stdio::__vdprintf_chk, "24", "rcx");
-#[cfg(target_arch = "aarch64")]
-printing!(dprintf => crate::stdio::vdprintf, "-48", "x2");
-#[cfg(target_arch = "aarch64")]
-printing!(__dprintf_chk => crate::stdio::__vdprintf_chk, "-40", "x3");
+printing!(dprintf => crate::stdio::vdprintf, x86_64 "16" "rdx", aarch64 "-48" "x2");
+printing!(__dprintf_chk => crate::stdio::__vdprintf_chk, x86_64 "24" "rcx", aarch64 "-40" "x3");

@@ -6,14 +6,13 @@
 //! descriptors are closed. So an inaccessible page of its stub is mapped too, which holds the open file description. A
 //! hidden descriptor would do the same, but closing it would release the program's record locks.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use mem::{Backing, Opened, PAGE_BYTES};
 
 use crate::foreign::{Answer, fail, room};
+use crate::mappings::{MAPPINGS, Mapping};
 use crate::next::serve;
 use crate::open::attributes_of;
 use crate::raw;
@@ -25,78 +24,6 @@ const SMALL_PAGE_BYTES: usize = 4096;
 /// A private mapping of a file of up to this size is a copy, in bytes. Pages of larger files are shared until the
 /// program wants to write to them.
 const COPIED_BYTES_MAX: usize = 1 << 20;
-
-struct Mapping {
-    /// Page size of the mapping.
-    page: usize,
-    /// The mapped range.
-    window: Range<usize>,
-    /// The parts of it that the program has.
-    parts: Vec<Range<usize>>,
-    /// The offset in the file at which `window` begins.
-    offset: u64,
-    /// The mapped page of the stub.
-    holder: Range<usize>,
-    opened: Opened,
-    /// A private mapping that the program may not write yet; it need not show changes by others.
-    is_private: bool,
-    protection: c_int,
-}
-
-struct Table {
-    lock: AtomicU32,
-    count: AtomicUsize,
-    mappings: UnsafeCell<Vec<Mapping>>,
-}
-
-// SAFETY: only the holder of the lock uses the list.
-unsafe impl Sync for Table {}
-
-static TABLE: Table = Table {
-    lock: AtomicU32::new(0),
-    count: AtomicUsize::new(0),
-    mappings: UnsafeCell::new(Vec::new()),
-};
-
-impl Table {
-    fn acquire(&self) {
-        while self
-            .lock
-            .compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            // SAFETY: no memory is passed.
-            unsafe { raw::call(libc::SYS_sched_yield, [0; 6]) };
-        }
-    }
-
-    fn release(&self) {
-        self.lock.store(0, Ordering::Release);
-    }
-
-    fn with<T>(&self, use_it: impl FnOnce(&mut Vec<Mapping>) -> T) -> T {
-        let _inside = Inside::enter();
-        self.acquire();
-        // SAFETY: this thread holds the lock, and no code inside calls this function again.
-        let mappings = unsafe { &mut *self.mappings.get() };
-        let result = use_it(mappings);
-        self.count.store(mappings.len(), Ordering::Relaxed);
-        self.release();
-        result
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
-    }
-}
-
-pub(crate) fn lock_for_fork() {
-    TABLE.acquire();
-}
-
-pub(crate) fn unlock_after_fork() {
-    TABLE.release();
-}
 
 fn map_memory(
     address: usize,
@@ -275,7 +202,7 @@ fn map_window(
         }
     };
     let start = window + delta;
-    TABLE.with(|mappings| {
+    MAPPINGS.with(|mappings| {
         let parts = std::iter::once(start..start + length).collect();
         mappings.push(Mapping {
             page,
@@ -297,7 +224,7 @@ fn take_away(
     mut others: impl FnMut(Range<usize>) -> Answer<()>,
 ) -> Answer<()> {
     let mut foreign = vec![range.clone()];
-    TABLE.with(|mappings| {
+    MAPPINGS.with(|mappings| {
         for mapping in mappings.iter_mut() {
             if common(&mapping.window, range).is_empty() {
                 continue;
@@ -347,10 +274,10 @@ fn take_away(
 
 /// Finds the mapping of a range of addresses.
 fn find<T>(range: &Range<usize>, use_it: impl FnOnce(&mut Mapping) -> T) -> Option<T> {
-    if TABLE.is_empty() || thread::is_inside() {
+    if MAPPINGS.is_empty() || thread::is_inside() {
         return None;
     }
-    TABLE.with(|mappings| {
+    MAPPINGS.with(|mappings| {
         mappings
             .iter_mut()
             .find(|mapping| {
@@ -513,7 +440,7 @@ serve! {
             let _inside = Inside::enter();
             return mapped(map_file(context, &opened, fd, &request));
         }
-        if flags & libc::MAP_FIXED != 0 && !TABLE.is_empty() && !thread::is_inside() {
+        if flags & libc::MAP_FIXED != 0 && !MAPPINGS.is_empty() && !thread::is_inside() {
             // The kernel removes the mappings that it maps over.
             let _ = take_away(&range_of(address, length), |_| Ok(()));
         }
@@ -536,7 +463,7 @@ serve! {
 
     fn munmap [__munmap](address: *mut c_void, length: usize) -> c_int {
         let range = range_of(address, length);
-        if TABLE.is_empty() || thread::is_inside() || find(&range, |_| ()).is_none() {
+        if MAPPINGS.is_empty() || thread::is_inside() || find(&range, |_| ()).is_none() {
             // SAFETY: the program's own call.
             return unsafe {
                 raw::answered(libc::SYS_munmap, [address as usize, length, 0, 0, 0, 0]) as c_int
@@ -557,7 +484,7 @@ serve! {
         let range = range_of(address, length);
         let changed = find(&range, |mapping| change_protection(mapping, &range, protection));
         if let Some(changed) = changed {
-            TABLE.with(|mappings| mappings.retain(|mapping| !mapping.parts.is_empty()));
+            MAPPINGS.with(|mappings| mappings.retain(|mapping| !mapping.parts.is_empty()));
             return crate::foreign::done(changed);
         }
         let arguments = [address as usize, length, protection as usize, 0, 0, 0];
@@ -602,7 +529,7 @@ serve! {
     fn mremap(
         address: *mut c_void, length: usize, new_length: usize, flags: c_int, new: *mut c_void
     ) -> *mut c_void {
-        if !TABLE.is_empty()
+        if !MAPPINGS.is_empty()
             && let Some(context) = context()
             && let Some(answer) = remap(context, &range_of(address, length), new_length, flags)
         {

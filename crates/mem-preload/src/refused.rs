@@ -13,37 +13,37 @@ use crate::state::ours;
 /// Extended attributes: there are none.
 const NO_ATTRIBUTES: c_int = libc::ENOTSUP;
 
+/// Defines calls on the extended attributes of a path; whether a last symbolic link is followed stands in brackets.
+macro_rules! no_attributes {
+    ($(
+        fn $name:ident [$last:ident] ($path:ident: $type:ty $(, $argument:ident: $other:ty)*) -> $result:ty;
+    )*) => {
+        serve! {$(
+            fn $name($path: $type $(, $argument: $other)*) -> $result {
+                refuse_path($path, Last::$last, NO_ATTRIBUTES, |$path| $name::pass($path $(, $argument)*))
+            }
+        )*}
+    };
+}
+
+no_attributes! {
+    fn getxattr [Follow](path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    fn lgetxattr [NoFollow](path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    fn setxattr [Follow](
+        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
+    ) -> c_int;
+    fn lsetxattr [NoFollow](
+        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
+    ) -> c_int;
+    fn listxattr [Follow](path: *const c_char, list: *mut c_char, size: usize) -> isize;
+    fn llistxattr [NoFollow](path: *const c_char, list: *mut c_char, size: usize) -> isize;
+    fn removexattr [Follow](path: *const c_char, name: *const c_char) -> c_int;
+    fn lremovexattr [NoFollow](path: *const c_char, name: *const c_char) -> c_int;
+}
+
 serve! {
-    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize {
-        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| {
-            getxattr::pass(path, name, value, size)
-        })
-    }
-
-    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize {
-        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| {
-            lgetxattr::pass(path, name, value, size)
-        })
-    }
-
     fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, size: usize) -> isize {
         refuse_descriptor(fd, NO_ATTRIBUTES, || fgetxattr::pass(fd, name, value, size))
-    }
-
-    fn setxattr(
-        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
-    ) -> c_int {
-        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| {
-            setxattr::pass(path, name, value, size, flags)
-        })
-    }
-
-    fn lsetxattr(
-        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
-    ) -> c_int {
-        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| {
-            lsetxattr::pass(path, name, value, size, flags)
-        })
     }
 
     fn fsetxattr(
@@ -52,24 +52,8 @@ serve! {
         refuse_descriptor(fd, NO_ATTRIBUTES, || fsetxattr::pass(fd, name, value, size, flags))
     }
 
-    fn listxattr(path: *const c_char, list: *mut c_char, size: usize) -> isize {
-        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| listxattr::pass(path, list, size))
-    }
-
-    fn llistxattr(path: *const c_char, list: *mut c_char, size: usize) -> isize {
-        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| llistxattr::pass(path, list, size))
-    }
-
     fn flistxattr(fd: c_int, list: *mut c_char, size: usize) -> isize {
         refuse_descriptor(fd, NO_ATTRIBUTES, || flistxattr::pass(fd, list, size))
-    }
-
-    fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
-        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| removexattr::pass(path, name))
-    }
-
-    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
-        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| lremovexattr::pass(path, name))
     }
 
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {

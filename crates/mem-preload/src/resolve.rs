@@ -263,7 +263,7 @@ pub(crate) fn locate(
     locate_from(context, begin, path, last, buffer)
 }
 
-/// Locates a name, for calls that make, move or remove it: trailing slashes are separated from it, and a link of that
+/// Locates a name, for calls that make, move or remove it. Trailing slashes are separated from it, and a link of that
 /// name is not followed.
 pub(crate) fn locate_name(
     context: &Context,

@@ -11,7 +11,6 @@ use libc::{sigaction as Action, siginfo_t};
 
 use crate::foreign::{fail, get, put, zeroed};
 use crate::next::serve;
-use crate::raw;
 use crate::state::context;
 use crate::thread::{self, DEFERRED_MAX, Thread};
 
@@ -75,57 +74,6 @@ fn defer(thread: &Thread, signal: c_int, info: *mut siginfo_t, interrupted: *mut
     };
     // SAFETY: as above.
     unsafe { *mask |= blocked };
-}
-
-/// Sends the deferred signals again, now that they can be handled.
-#[cold]
-pub(crate) fn deliver_deferred(thread: &Thread) {
-    let errno = crate::foreign::errno();
-    loop {
-        let count = thread.deferred.load(Ordering::Relaxed) as usize;
-        if count == 0 {
-            break;
-        }
-        // SAFETY: as in `defer`; further signals are blocked, or stored behind these before they are counted.
-        let waiting = unsafe { *thread.queue.get() };
-        thread.deferred.store(0, Ordering::Relaxed);
-        let mut unblocked = if count == DEFERRED_MAX {
-            u64::MAX
-        } else {
-            0_u64
-        };
-        // SAFETY: no memory is passed.
-        let (process, number) = unsafe {
-            (
-                raw::call(libc::SYS_getpid, [0; 6]),
-                raw::call(libc::SYS_gettid, [0; 6]),
-            )
-        };
-        for info in &waiting[..count] {
-            let arguments = [
-                process as usize,
-                number as usize,
-                info.si_signo as usize,
-                std::ptr::from_ref(info) as usize,
-                0,
-                0,
-            ];
-            // SAFETY: a structure that lives as long as the call.
-            unsafe { raw::call(libc::SYS_rt_tgsigqueueinfo, arguments) };
-            unblocked |= 1 << (info.si_signo - 1);
-        }
-        let arguments = [
-            libc::SIG_UNBLOCK as usize,
-            &raw const unblocked as usize,
-            0,
-            size_of::<u64>(),
-            0,
-            0,
-        ];
-        // SAFETY: a mask that lives as long as the call. The handlers run before it returns.
-        unsafe { raw::call(libc::SYS_rt_sigprocmask, arguments) };
-    }
-    crate::foreign::set_errno(errno);
 }
 
 fn is_handler(handler: usize) -> bool {

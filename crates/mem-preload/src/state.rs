@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use mem::{Attachment, Credentials, Node, Opened};
 
 use crate::foreign::Answer;
+use crate::mappings::MAPPINGS;
 use crate::raw;
 use crate::table::{self, Known};
 use crate::thread::{self, Inside};
@@ -206,15 +207,15 @@ extern "C" fn thread_ends(_: *mut c_void) {
 }
 
 extern "C" fn before_fork() {
-    crate::map::lock_for_fork();
+    MAPPINGS.acquire();
 }
 
 extern "C" fn after_fork() {
-    crate::map::unlock_after_fork();
+    MAPPINGS.release();
 }
 
 extern "C" fn in_child() {
-    crate::map::unlock_after_fork();
+    MAPPINGS.release();
     forked();
 }
 

@@ -1,4 +1,4 @@
-//! State of each thread, found with one load: whether it is inside the region's code.
+//! State of each thread, found with one load: whether it is inside the region's code, and the signals that wait.
 //!
 //! The C library's usual access to thread-local memory calls a function, which may allocate, for libraries that could
 //! be loaded late. A preloaded library is never loaded late, so its offset is fixed when the program starts.
@@ -7,6 +7,8 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use mem::LastFile;
+
+use crate::raw;
 
 /// Thread-local words of this library. They are all zero at the start of each thread.
 #[repr(C, align(64))]
@@ -127,7 +129,59 @@ impl Drop for Inside {
         let depth = self.0.depth.load(Ordering::Relaxed) - 1;
         self.0.depth.store(depth, Ordering::Relaxed);
         if depth == 0 && self.0.deferred.load(Ordering::Relaxed) > 0 {
-            crate::signals::deliver_deferred(self.0);
+            deliver_deferred(self.0);
         }
     }
+}
+
+/// Sends the deferred signals again, now that they can be handled.
+#[cold]
+fn deliver_deferred(thread: &Thread) {
+    let errno = crate::foreign::errno();
+    loop {
+        let count = thread.deferred.load(Ordering::Relaxed) as usize;
+        if count == 0 {
+            break;
+        }
+        // SAFETY: only this thread uses the queue; further signals are blocked, or stored behind these before they are
+        // counted.
+        let waiting = unsafe { *thread.queue.get() };
+        thread.deferred.store(0, Ordering::Relaxed);
+        let mut unblocked = if count == DEFERRED_MAX {
+            u64::MAX
+        } else {
+            0_u64
+        };
+        // SAFETY: no memory is passed.
+        let (process, number) = unsafe {
+            (
+                raw::call(libc::SYS_getpid, [0; 6]),
+                raw::call(libc::SYS_gettid, [0; 6]),
+            )
+        };
+        for info in &waiting[..count] {
+            let arguments = [
+                process as usize,
+                number as usize,
+                info.si_signo as usize,
+                std::ptr::from_ref(info) as usize,
+                0,
+                0,
+            ];
+            // SAFETY: a structure that lives as long as the call.
+            unsafe { raw::call(libc::SYS_rt_tgsigqueueinfo, arguments) };
+            unblocked |= 1 << (info.si_signo - 1);
+        }
+        let arguments = [
+            libc::SIG_UNBLOCK as usize,
+            &raw const unblocked as usize,
+            0,
+            size_of::<u64>(),
+            0,
+            0,
+        ];
+        // SAFETY: a mask that lives as long as the call. The handlers run before it returns.
+        unsafe { raw::call(libc::SYS_rt_sigprocmask, arguments) };
+    }
+    crate::foreign::set_errno(errno);
 }

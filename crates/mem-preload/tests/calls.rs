@@ -1,5 +1,5 @@
-//! Checks that a random sequence of calls on files has the same results in the region as in a plain directory: return
-//! values, errno, bytes, attributes.
+//! Checks that a random sequence of calls on files has the same results in the region as in a plain directory. The
+//! results are return values, errno, bytes and attributes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -137,7 +137,7 @@ fn a_crowd_of_threads_leaves_room_for_others() {
 }
 
 #[test]
-fn what_was_read_before_is_read_as_it_is_now() {
+fn a_file_read_again_shows_its_current_bytes() {
     if is_installed("cc") {
         in_both(&Both::new(CAPACITY_BYTES), "again.c");
     }

@@ -33,7 +33,7 @@ start; redis-cli -s "$socket" dbsize; redis-cli -s "$socket" get key7; stop; fin
 }
 
 #[test]
-fn rocksdb() {
+fn rocksdb_works_in_a_region_as_in_a_directory() {
     compare(
         "db_bench",
         r#"
@@ -46,7 +46,7 @@ db_bench --benchmarks=fillseq,readrandom --num=5000 --mmap_read=1 --mmap_write=1
 }
 
 #[test]
-fn fio_verifies() {
+fn fio_verifies_its_files_in_a_region() {
     compare(
         "fio",
         r#"
@@ -64,7 +64,7 @@ fio --name=j --directory="$HERE" --rw=randwrite --bs=4k --size=4m --ioengine=psy
 const STRESSORS: &[&str] = &["rename", "fallocate", "lockofd", "mmap", "dirdeep"];
 
 #[test]
-fn stressors() {
+fn stress_ng_verifies_its_files_in_a_region() {
     if !is_installed("stress-ng") {
         return;
     }
@@ -90,7 +90,7 @@ fn stressors() {
 const TESTS: &[&str] = &["test_fileio", "test_shutil"];
 
 #[test]
-fn python_tests_itself() {
+fn python_passes_its_own_tests_in_a_region() {
     if !is_installed("python3") {
         return;
     }

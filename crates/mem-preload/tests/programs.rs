@@ -28,7 +28,7 @@ fn compare_in(shell: &str, needs: &[&str], script: &str) {
 }
 
 #[test]
-fn small_tools() {
+fn small_tools_work_as_in_a_directory() {
     compare(
         &[],
         r#"
@@ -48,7 +48,7 @@ du -a x 2>&1 | wc -l
 }
 
 #[test]
-fn links_and_borders() {
+fn paths_across_the_border_lead_where_they_do_in_a_directory() {
     compare(
         &[],
         r#"
@@ -68,7 +68,7 @@ cat < /dev/fd/0 < a/b/file; exec 5< a/b/file; cat /dev/fd/5; cat /proc/self/fd/5
 }
 
 #[test]
-fn redirections() {
+fn redirections_of_shells_work_as_in_a_directory() {
     compare(
         &[],
         r#"
@@ -103,7 +103,7 @@ printf 'x%.0s' {1..70000} > big; wc -c big
 }
 
 #[test]
-fn archives() {
+fn archivers_work_as_in_a_directory() {
     compare(
         &["tar", "gzip", "xz", "bzip2"],
         r#"
@@ -130,7 +130,7 @@ rsync -a --inplace a/x c/x; cmp a/x c/x && echo same
 }
 
 #[test]
-fn python() {
+fn python_works_as_in_a_directory() {
     compare(
         &["python3"],
         r#"
@@ -172,7 +172,7 @@ END
 }
 
 #[test]
-fn bytes_between_files_and_pipes() {
+fn splice_moves_bytes_between_files_and_pipes_as_in_a_directory() {
     let script = r#"
 python3 - <<'END'
 import os, sys
@@ -203,7 +203,7 @@ END
 }
 
 #[test]
-fn wrong_positions_and_paths() {
+fn wrong_positions_and_paths_give_the_errors_of_a_directory() {
     let script = r#"
 python3 - <<'END'
 import ctypes, errno, os
@@ -256,7 +256,7 @@ END
 }
 
 #[test]
-fn perl() {
+fn perl_works_as_in_a_directory() {
     compare(
         &["perl"],
         r#"
@@ -274,7 +274,7 @@ perl -MFile::Find -e 'mkdir "d"; open F,">","d/f"; find(sub { print "$File::Find
 }
 
 #[test]
-fn databases() {
+fn sqlite_works_as_in_a_directory() {
     compare(
         &["sqlite3"],
         r#"
@@ -297,7 +297,7 @@ done
 }
 
 #[test]
-fn version_control() {
+fn git_works_as_in_a_directory() {
     compare(
         &["git"],
         r#"
@@ -316,7 +316,7 @@ cd ..; rm -rf g/.git/index h/.git
 }
 
 #[test]
-fn compilers() {
+fn compilers_and_their_programs_work_as_in_a_directory() {
     compare(
         &["gcc"],
         r#"

@@ -101,7 +101,7 @@ const SAID: &str = "one\ntwo\nthree\n/keel:\nd\nf\nlong\n\n/keel/d:\ng\n14 -rw-r
     cat: /keel/none: No such file or directory\n";
 
 #[test]
-fn who_may_only_read_reads() {
+fn a_user_without_write_permission_reads_and_gets_read_only_errors() {
     let shared = Shared::new();
     assert_eq!(shared.writing("sh", MAKE), "exit status: 0");
     for has_stubs in [true, false] {

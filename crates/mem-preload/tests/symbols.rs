@@ -73,8 +73,8 @@ const PARTS: &[&str] = &[
     "mprotect",
 ];
 
-/// Functions that have such a substring and nothing to do with files: of threads, of memory, of the network, of users,
-/// of text; streams in memory; and functions that only format, or use the buffer of a stream.
+/// Functions that have such a substring but are not on files. They are about threads, memory, the network, users, text
+/// or streams in memory, or they only format, or use the buffer of a stream.
 const OTHERS: &[&str] = &[
     "pthread_",
     "__gconv_",
@@ -343,7 +343,7 @@ fn the_library_has_the_functions_that_the_page_says() {
 }
 
 #[test]
-fn refusals_name_an_errno() {
+fn each_refusal_on_the_page_names_an_errno() {
     for (name, kind) in page() {
         let errno = kind.strip_prefix("refused: ");
         assert!(

@@ -1,5 +1,5 @@
-//! Measures the cost of writing cache lines back: the same calls on two regions in turns, one that writes lines back
-//! and one that does not.
+//! Measures the cost of writing cache lines back: the same calls on two regions in turns, of which one writes lines
+//! back.
 //! `cargo run --release -p mem --example flush_cost [FOLDER]`; the result is the lowest tenth of the rounds.
 
 use std::path::PathBuf;

@@ -10,16 +10,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
-use crate::inode::Node;
 use crate::lane::Lane;
-use crate::position::OwnPositions;
+use crate::node::Node;
+use crate::own_positions::OwnPositions;
 use crate::region::Region;
 use crate::stub::{StubName, Stubs};
 use crate::turns::{Turn, Turns};
 use crate::writer::Writer;
 
 /// A region as one process uses it. Its threads share it. Each thread takes a lane of its own at its first call that
-/// needs one, until the process has a quarter of all lanes; further threads share one more lane and take turns.
+/// needs one. Once the process has a quarter of all lanes, further threads share one more lane and take turns.
 pub struct Attachment {
     region: Region,
     at: Vec<u8>,
@@ -155,8 +155,8 @@ impl Attachment {
     /// As [`writer`](Self::writer), for the duration of `run`.
     ///
     /// The `Writer` stays in registers here. If it were built in memory and moved, the processor would load in one
-    /// piece what it has just stored in several. It can do that only after all earlier stores are in the cache, also
-    /// the bytes of the previous call, which may be waiting for memory.
+    /// piece what it has just stored in several. It can do that only after all earlier stores are in the cache. The
+    /// bytes of the previous call are among them, and may still wait for memory.
     #[inline(always)]
     pub(crate) fn with_writer<T>(&self, run: impl FnOnce(&Writer<'_>) -> Result<T>) -> Result<T> {
         match self.kept_writer() {
@@ -237,8 +237,8 @@ impl Attachment {
         let Some(lane) = self.turns.take_own(&self.region)? else {
             return Ok(None);
         };
-        // If a thread has more attachments than it can keep lanes for, the lane of the oldest one stays taken until the
-        // process ends.
+        // If a thread has more attachments than it can keep lanes for, the lane of the oldest one stays taken until
+        // that attachment is dropped, or the process ends.
         kept.rotate_right(1);
         kept[0] = Kept {
             attachment: number,
@@ -253,8 +253,8 @@ impl Attachment {
         let number = self.number.load(Ordering::Relaxed);
         let mut kept = LANES.get();
         for kept in kept.iter_mut().filter(|kept| kept.attachment == number) {
-            self.region.give_back_lane(Lane(kept.lane.into()));
-            self.turns.gave_back();
+            let lane = Lane(kept.lane.into());
+            self.turns.give_back_own(&self.region, lane);
             kept.attachment = 0;
         }
         LANES.set(kept);

@@ -2,12 +2,12 @@
 
 use std::io::IoSlice;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use crate::error::{Error, Result};
-use crate::inode::attribute;
 use crate::lane::{SLEEPERS, doing, word};
-use crate::layout::LOG_BYTES_MAX;
+use crate::layout::{LOG_BYTES_MAX, attribute};
+use crate::logging::Logging;
 use crate::memory::{Block, LINE_BYTES, Memory};
 use crate::now_ns;
 use crate::region::Region;
@@ -54,44 +54,10 @@ pub enum At {
     End,
 }
 
-/// How an overwrite of a file's bytes stays whole when a process dies. New bytes behind the end need no logging.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Logging {
-    /// The fastest by measurement: undo for sequential writes of 2 to 8 KiB, else redo.
-    #[default]
-    BySize,
-    /// The new bytes go into the writer's log first. The process that finds the writer dead finishes the write.
-    Redo,
-    /// The old bytes and attributes go into the log first. The process that finds the writer dead undoes the write.
-    Undo,
-    /// A packed file gets a new piece, and one store makes it valid. A file in a slot uses [`Redo`](Self::Redo).
-    CopyOnWrite,
-    /// No logging: names, sizes and space are whole, bytes may be half written.
-    None,
-}
-
-/// The logging that a region's writers in this process use.
-#[derive(Default)]
-pub(crate) struct Setting(AtomicU8);
-
-impl Setting {
-    #[inline]
-    fn get(&self) -> Logging {
-        match self.0.load(Ordering::Relaxed) {
-            1 => Logging::Redo,
-            2 => Logging::Undo,
-            3 => Logging::CopyOnWrite,
-            4 => Logging::None,
-            _ => Logging::BySize,
-        }
-    }
-}
-
 impl Region {
     /// Sets how this process keeps overwrites whole. Other processes may choose another way.
     pub fn set_logging(&self, logging: Logging) {
-        self.logging.0.store(logging as u8, Ordering::Relaxed);
+        self.logging.set(logging);
     }
 
     /// Marks a file as being changed, for readers. The caller holds its lock.
@@ -210,8 +176,8 @@ impl Writer<'_> {
     /// The common case of a write: it overwrites bytes of one page, it fits in the log, and no other writer is active.
     /// Returns `false` if this is not so; nothing has happened then.
     ///
-    /// This function builds no value in memory to move it: such a move waits until all earlier stores are in the cache,
-    /// also those of the previous write.
+    /// This function builds no value in memory to move it. Such a move waits until all earlier stores are in the cache,
+    /// including those of the previous write.
     #[inline(always)]
     fn overwrite_undisturbed(
         &self,

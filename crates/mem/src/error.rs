@@ -1,6 +1,6 @@
 //! The errors of this crate, as a caller can tell them apart.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::error::Code;
 
@@ -173,5 +173,14 @@ impl Error {
             Self::NoBytes => libc::ENXIO,
             other => other.code().errno(),
         }
+    }
+}
+
+/// Makes an error from the kernel's error for an operation on the region's file.
+pub(crate) fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::System {
+        path: path.to_owned(),
+        what,
+        source,
     }
 }

@@ -1,18 +1,16 @@
-//! The lock (`flock`) of a region's file: it keeps processes from mapping a region while another one enters it, or
-//! takes over the lane of a program whose process runs another one.
+//! The lock (`flock`) of a region's file. It keeps processes from mapping a region while another one enters it, or
+//! takes over the lane of a program that its process has replaced.
 
 use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::error::Result;
-use crate::lane::LOOK_AFTER;
-use crate::region::{Region, system_error};
+use crate::error::{Result, system_error};
+use crate::owner::CHECK_INTERVAL;
 
-/// The number of looks, one each [`LOOK_AFTER`], at another process's lock until an error: 30 s. Processes hold it for
-/// some microseconds, and for as long as the recovery of a region takes when the machine has started again.
+/// The number of looks, one each [`CHECK_INTERVAL`], at another process's lock until an error: 30 s. Processes hold it
+/// for some microseconds, and for as long as the recovery of a region takes when the machine has started again.
 const LOOKS_MAX: u32 = if cfg!(test) { 1_500 } else { 15_000 };
 
 /// A lock of a region's file, until it is dropped.
@@ -45,7 +43,7 @@ impl<'f> FileLock<'f> {
                     if error.kind() == std::io::ErrorKind::WouldBlock && looks < LOOKS_MAX =>
                 {
                     looks += 1;
-                    crate::nap(LOOK_AFTER);
+                    crate::nap(CHECK_INTERVAL);
                 }
                 taken => return taken,
             }
@@ -60,7 +58,7 @@ impl<'f> FileLock<'f> {
     /// As [`try_alone`](Self::try_alone), and once more after a moment: opening processes have the lock no longer.
     pub(crate) fn try_alone_twice(file: &'f File) -> Option<Self> {
         Self::try_alone(file).or_else(|| {
-            crate::nap(LOOK_AFTER);
+            crate::nap(CHECK_INTERVAL);
             Self::try_alone(file)
         })
     }
@@ -86,22 +84,4 @@ impl Drop for FileLock<'_> {
 pub(crate) fn identity(file: &File) -> std::io::Result<(u64, u64)> {
     let found = file.metadata()?;
     Ok((found.dev(), found.ino()))
-}
-
-impl Region {
-    /// The region's file, with locks of its own: those of `self.file` are shared with other threads and with children.
-    /// `None` if it cannot be opened, or is another file by now. Allocates nothing.
-    pub(crate) fn open_again(&self) -> Option<File> {
-        let mut path = [0; 32];
-        // The first thread, which `/proc/self` shows, may have ended.
-        let descriptor = self.file.as_raw_fd();
-        write!(&mut path[..31], "/proc/thread-self/fd/{descriptor}").ok()?;
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: the path ends with a zero byte, because the last byte was not written to.
-        let fd = unsafe { libc::open(path.as_ptr().cast(), flags) };
-        // SAFETY: an open descriptor that no other code uses.
-        let file = (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })?;
-        // The program may have closed the descriptor, and use its number for another file.
-        (identity(&file).ok()? == self.identity).then_some(file)
-    }
 }

@@ -1,109 +1,10 @@
 //! Inodes: the attributes of a file except its name and its bytes.
 
 use crate::error::{Error, Result};
-use crate::layout::state;
+use crate::layout::{attribute, state};
+use crate::node::Node;
 use crate::region::Region;
 use crate::words::Words;
-
-/// Words of an inode, as offsets from its beginning. The first line changes with the file's bytes, under the inode's
-/// lock. The other lines change by lists of words, under the lock of names and space.
-pub(crate) mod attribute {
-    /// Odd while the line or the bytes change.
-    pub(crate) const SEQUENCE: u64 = 0;
-    /// Bytes of the file.
-    pub(crate) const SIZE: u64 = 8;
-    /// When its bytes changed, in nanoseconds since 1970.
-    pub(crate) const MODIFIED_NS: u64 = 16;
-    /// When any of its attributes changed.
-    pub(crate) const CHANGED_NS: u64 = 24;
-    /// The encoded place of its bytes.
-    pub(crate) const PLACE: u64 = 32;
-    /// When it was read.
-    pub(crate) const ACCESSED_NS: u64 = 40;
-    /// The number of the lane that writes, plus 1; or 0.
-    pub(crate) const LOCK: u64 = 48;
-    // The word behind it says whether a thread sleeps until the lock is free.
-    /// Tells this file from earlier files with the same inode number; 0: the inode is free.
-    pub(crate) const GENERATION: u64 = 64;
-    /// Type and permissions as `st_mode` has them, low; number of names, high.
-    pub(crate) const MODE_LINKS: u64 = 72;
-    /// User low, group high.
-    pub(crate) const OWNER: u64 = 80;
-    /// Of a directory: its parent. Of a free inode: the next free one, plus 1.
-    pub(crate) const PARENT: u64 = 88;
-    /// Of a directory: the first cell, plus 1.
-    pub(crate) const FIRST_CELL: u64 = 96;
-    /// Of a directory: the last cell, plus 1.
-    pub(crate) const LAST_CELL: u64 = 104;
-    /// Of a directory: the number of names in it.
-    pub(crate) const ENTRIES: u64 = 112;
-    /// Of a directory: the position that the next name gets.
-    pub(crate) const NEXT_POSITION: u64 = 120;
-    /// 1: it may have a stub.
-    pub(crate) const HAS_STUB: u64 = 128;
-    /// Of a file without names: the next such file, plus 1.
-    pub(crate) const NEXT_ORPHAN: u64 = FIRST_CELL;
-    /// The previous such file, plus 1.
-    pub(crate) const ORPHAN_BEFORE: u64 = LAST_CELL;
-}
-
-/// A file or directory during its lifetime: the inode number, and the generation that tells it from earlier files with
-/// that number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Number of the inode.
-    pub inode: u64,
-    /// Generation of the inode.
-    pub generation: u64,
-}
-
-impl Node {
-    /// The root directory of all paths.
-    pub const ROOT: Self = Self {
-        inode: ROOT_INODE,
-        generation: 1,
-    };
-}
-
-/// Which file or directory a caller means. A number alone may belong to another file by the time of the call; a
-/// [`Node`] is refused as stale then.
-#[derive(Clone, Copy, Debug)]
-pub struct Meant {
-    pub(crate) inode: u64,
-    generation: Option<u64>,
-}
-
-impl Meant {
-    /// # Errors
-    /// [`Error::Stale`] when an inode of this generation is free, or another file.
-    pub(crate) fn require(self, generation: u64) -> Result<()> {
-        if generation == 0 || self.generation.is_some_and(|meant| meant != generation) {
-            return Err(Error::Stale);
-        }
-        Ok(())
-    }
-}
-
-impl From<u64> for Meant {
-    fn from(inode: u64) -> Self {
-        Self {
-            inode,
-            generation: None,
-        }
-    }
-}
-
-impl From<Node> for Meant {
-    fn from(node: Node) -> Self {
-        Self {
-            inode: node.inode,
-            generation: Some(node.generation),
-        }
-    }
-}
-
-/// Inode number of the root directory.
-pub const ROOT_INODE: u64 = 1;
 
 /// The attributes that `stat` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +68,12 @@ impl Region {
                 what: "an inode has a number that no inode has",
             })
         }
+    }
+
+    /// Whether an inode is in use. The number must be valid.
+    pub(crate) fn is_live(&self, inode: u64) -> bool {
+        let at = self.layout.inode(inode);
+        self.memory.load(at + attribute::GENERATION) != 0
     }
 
     /// The attributes of an inode, as `stat` returns them.

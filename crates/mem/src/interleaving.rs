@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use shuttle::rand::{Rng, thread_rng};
 
-use crate::inode::attribute;
-use crate::lane::{Owner, word};
-use crate::layout::state;
+use crate::lane::word;
+use crate::layout::{attribute, state};
 use crate::memory::Killed;
+use crate::owner::Owner;
 use crate::{Attributes, Logging, NewInode, ROOT_INODE, Region, RegionOptions};
 
 thread_local! {

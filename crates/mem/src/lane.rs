@@ -3,16 +3,13 @@
 //! A lane belongs to one thread of one process at a time. Its state is one word: idle, or which of its logs is
 //! complete. Replaying a log is idempotent, so a process may also die while it recovers another one.
 
-use std::io::Write as _;
-use std::time::Duration;
-
+use crate::barrier::barrier_for_all;
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
 use crate::flush::Flush;
-use crate::inode::attribute;
-use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
-use crate::memory::LINE_BYTES;
-use crate::notes::barrier_for_all;
+use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, attribute, state};
+use crate::memory::{LINE_BYTES, WORDS_IN_LINE};
+use crate::owner::{CHECK_INTERVAL, Fate, NO_PROCESS, Owner};
 use crate::region::Region;
 
 /// Words of a lane.
@@ -70,9 +67,6 @@ pub(crate) mod doing {
 /// The number of pairs that fit in the log of words.
 pub(crate) const WORDS_MAX: usize = ((LANE_WORDS_BYTES - word::PAIRS) / 16) as usize;
 
-/// The time a waiter sleeps before it checks whether the holder is alive.
-pub(crate) const LOOK_AFTER: Duration = Duration::from_millis(2);
-
 /// The number of looks at a lock before the first sleep.
 const SPINS: u32 = if cfg!(test) { 3 } else { 200 };
 
@@ -80,175 +74,10 @@ const SPINS: u32 = if cfg!(test) { 3 } else { 200 };
 const ORPHANED_MAX: u32 = 50;
 
 /// Flag in a lock, beside the number of the lane: a thread waits for this holder.
-const SOMEBODY_WAITS: u64 = 1 << 31;
+const HAS_WAITERS: u64 = 1 << 31;
 
 /// Offset behind a lock of the word that says whether a thread sleeps. The thread that unlocks must wake them all.
 pub(crate) const SLEEPERS: u64 = 8;
-
-const START_BITS: u32 = 40;
-
-/// A kernel flag of a thread that will not run the program any more.
-const PF_EXITING: u64 = 4;
-
-/// The owner word of a process that never existed, as real process numbers are smaller: of a lane with an invalid log
-/// whose owner may run again.
-const NOBODY: u64 = 0x7f_ffff << START_BITS | 1;
-
-/// What became of the owner of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It still runs the program that took the lane.
-    Runs,
-    /// The process still runs, but does not have the region mapped. It has executed another program, which may map the
-    /// region at any moment and is then the same owner.
-    Replaced,
-    /// The process has ended. No other process will ever have the same number and start time.
-    Ended,
-}
-
-/// The owner of a lane: the process number, which may be reused, with its start time, which makes it unique.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner(pub(crate) u64);
-
-impl Owner {
-    /// This process.
-    ///
-    /// # Errors
-    /// [`Error::System`] when `/proc` does not have its start time.
-    pub(crate) fn current() -> Result<Self> {
-        let pid = std::process::id();
-        match start_of(pid) {
-            Start::At { ticks, .. } => Ok(Self::new(pid, ticks)),
-            Start::Ending | Start::Unknown => Err(Error::System {
-                path: "/proc/self/stat".into(),
-                what: "does not say when this process started",
-                source: std::io::Error::from_raw_os_error(libc::ENOENT),
-            }),
-        }
-    }
-
-    fn new(pid: u32, start_ticks: u64) -> Self {
-        Self(u64::from(pid) << START_BITS | start_ticks & ((1 << START_BITS) - 1))
-    }
-
-    pub(crate) fn as_word(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self(word)
-    }
-
-    /// Whether the process still runs, and has at least `mapped_bytes_min` mapped.
-    pub(crate) fn is_alive(self, mapped_bytes_min: u64) -> bool {
-        self.fate(mapped_bytes_min) == Fate::Runs
-    }
-
-    /// What became of the process. A process that executed another program has the same number and start time as
-    /// before, but no longer has the region mapped, which is at least `mapped_bytes_min`.
-    fn fate(self, mapped_bytes_min: u64) -> Fate {
-        #[cfg(test)]
-        if let Some(is_alive) = crate::interleaving::is_alive(self) {
-            return if is_alive { Fate::Runs } else { Fate::Ended };
-        }
-        let pid = (self.0 >> START_BITS) as u32;
-        if pid == 0 {
-            // Damage: no process has this number, and `kill` means the caller's group by it.
-            return Fate::Ended;
-        }
-        match start_of(pid) {
-            Start::At { ticks, .. } if Self::new(pid, ticks) != self => Fate::Ended,
-            Start::At { mapped_bytes, .. } if mapped_bytes < mapped_bytes_min => Fate::Replaced,
-            Start::At { .. } => Fate::Runs,
-            // The lane of a process that is wrongly called dead would be taken from it in the middle of a change. This
-            // process may be out of descriptors, or `/proc` hidden from it.
-            Start::Unknown if is_process_there(pid) => Fate::Runs,
-            Start::Ending | Start::Unknown => Fate::Ended,
-        }
-    }
-}
-
-/// Whether a process of this number exists, as far as the kernel says it.
-pub(crate) fn is_process_there(pid: u32) -> bool {
-    // SAFETY: signal 0 is not delivered; the kernel only checks whether it could be.
-    let answer = unsafe { libc::kill(pid as libc::pid_t, 0) };
-    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
-}
-
-/// When a process started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
-    At {
-        /// Since boot.
-        ticks: u64,
-        /// Size of its address space; the maximum if its first thread no longer knows it.
-        mapped_bytes: u64,
-    },
-    /// It is a zombie, or its last thread is exiting.
-    Ending,
-    /// `/proc` does not say it: there is no such process, it cannot be read, or its last thread is being removed.
-    Unknown,
-}
-
-/// Allocates nothing: a thread that waits for a lock may be in a signal handler.
-fn start_of(pid: u32) -> Start {
-    let start = match read_start(pid) {
-        // The kernel takes the values of a line one after the other. If a thread executes a program or makes another
-        // thread meanwhile, a line that mixes both moments says of a running process that it ends. A new line does not.
-        Some(Start::Ending) => read_start(pid),
-        start => start,
-    };
-    start.unwrap_or(Start::Unknown)
-}
-
-fn read_start(pid: u32) -> Option<Start> {
-    let mut path = [0; 32];
-    write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
-    // SAFETY: the path ends with a zero byte, because the last byte was not written to.
-    let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
-    let mut bytes = [0; 1024];
-    // SAFETY: an open descriptor that no other code uses, and a buffer of the given length.
-    let count = unsafe {
-        let count = libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len());
-        libc::close(fd);
-        count
-    };
-    start_in(bytes.get(..usize::try_from(count).ok()?)?)
-}
-
-/// The start time in a line of `/proc/PID/stat`; `None` if it is no such line.
-fn start_in(line: &[u8]) -> Option<Start> {
-    // The name in parentheses may contain anything, also parentheses.
-    let behind_name = line.iter().rposition(|byte| *byte == b')')? + 2;
-    let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
-    let state = fields.next()?;
-    let number = |field: Option<&[u8]>| std::str::from_utf8(field?).ok()?.parse::<u64>().ok();
-    let flags = number(fields.nth(5))?;
-    let threads = number(fields.nth(10))?;
-    // An exiting thread makes no more stores, even if the kernel needs long to free its memory. But the first thread
-    // may be gone while another killed thread makes its last stores.
-    let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
-    match threads {
-        // The kernel could not count them: another thread may have this number by now.
-        0 if is_ending => return Some(Start::Unknown),
-        1 if is_ending => return Some(Start::Ending),
-        _ => {}
-    }
-    let ticks = number(fields.nth(1))?;
-    // An exiting thread has no address space any more, but the other threads have.
-    let mapped_bytes = if is_ending {
-        u64::MAX
-    } else {
-        number(fields.next())?
-    };
-    Some(Start::At {
-        ticks,
-        mapped_bytes,
-    })
-}
 
 /// Whether a lane was settled; notes the first one that cannot be.
 fn noting(damage: &mut Option<Error>, settled: Result<bool>) -> Result<bool> {
@@ -277,7 +106,7 @@ impl Region {
         if !self.is_own_namespace() {
             return Fate::Runs;
         }
-        Owner(owner).fate(self.owner_bytes_min)
+        Owner::from_word(owner).fate(self.owner_bytes_min)
     }
 
     #[inline]
@@ -316,7 +145,7 @@ impl Region {
         if let Err(error) = self.require_own_namespace() {
             // A process of the other namespace cannot see that this one is alive, and may have the lane by now.
             let at = self.layout.lane(lane.0) + word::OWNER;
-            let _ = self.memory.replace(at, self.owner().0, 0);
+            let _ = self.memory.replace(at, self.owner().as_word(), 0);
             return Err(error);
         }
         // A free lane does nothing, but the region may be damaged. The first change would take what is written here for
@@ -331,7 +160,7 @@ impl Region {
     }
 
     fn take_any_lane(&self) -> Result<Lane> {
-        let me = self.owner().0;
+        let me = self.owner().as_word();
         let mut damage = None;
         for looks_at_owners in [false, true] {
             for lane in (0..self.layout.lane_count).map(Lane) {
@@ -354,7 +183,7 @@ impl Region {
     /// # Errors
     /// The first one of [`settle`](Self::settle).
     pub(crate) fn settle_dead_lanes(&self) -> Result<u64> {
-        let me = self.owner().0;
+        let me = self.owner().as_word();
         let (mut settled, mut damage) = (0, None);
         for lane in (0..self.layout.lane_count).map(Lane) {
             let owner = self.lane_word(lane, word::OWNER);
@@ -365,9 +194,36 @@ impl Region {
         damage.map_or(Ok(settled), Err)
     }
 
+    /// The number of lanes that a process owns, or whose owner died.
+    #[must_use]
+    pub fn lanes_taken(&self) -> u64 {
+        let is_taken = |lane: &u64| self.lane_word(Lane(*lane), word::OWNER) != 0;
+        (0..self.layout.lane_count).filter(is_taken).count() as u64
+    }
+
     /// Frees an idle lane.
     pub(crate) fn give_back_lane(&self, lane: Lane) {
         self.set_lane_word(lane, word::OWNER, 0);
+    }
+
+    /// Frees a lane of this process whose thread has ended. A lane with a change under way stays, for the recovery of
+    /// dead writers.
+    pub(crate) fn free_idle_lane(&self, lane: Lane) {
+        let is_idle = [word::STATE, word::FREES, word::INODE]
+            .iter()
+            .all(|word| self.lane_word(lane, *word) == 0)
+            && !self.holds(lane, state::LOCK);
+        if is_idle && self.lane_word(lane, word::OWNER) == self.owner().as_word() {
+            self.clear_notes(lane);
+            self.give_back_lane(lane);
+        }
+    }
+
+    /// Clears the notes of a dead reader.
+    pub(crate) fn clear_notes(&self, lane: Lane) {
+        for note in 0..WORDS_IN_LINE as u64 {
+            self.set_lane_word(lane, word::NOTES + note * 8, 0);
+        }
     }
 
     /// Finishes or undoes the change of a lane's dead owner, releases its locks, and frees the lane. Returns `false` if
@@ -389,10 +245,10 @@ impl Region {
         }
     }
 
-    /// Settles the lane of a program whose process runs another one. The new program has the same owner word: once it
-    /// has the region mapped, it settles the lanes of that owner, and may take them again. So it cannot map the region
-    /// between the look at it and the take-over. Otherwise this process might take a lane that the new program uses, or
-    /// give one back that the new program has looked for already.
+    /// Settles the lane of a program whose process runs another one. The new program has the same owner word. Once it
+    /// has the region mapped, it settles the lanes of that owner, and may take them again. So it must not map the
+    /// region between the check of the owner and the take-over. Otherwise this process might take a lane that the new
+    /// program uses, or free one after the new program has searched for its lanes.
     fn settle_replaced(&self, lane: Lane, dead: u64) -> Result<bool> {
         let Some(file) = self.open_again() else {
             return Ok(false);
@@ -408,7 +264,7 @@ impl Region {
         };
         if is_taken_over {
             // If the log is invalid, the lane must not go to the new program, which may have looked for its lanes.
-            self.settle_owned(lane, NOBODY)?;
+            self.settle_owned(lane, NO_PROCESS)?;
         }
         Ok(true)
     }
@@ -417,7 +273,9 @@ impl Region {
     /// same way. Returns `false` if another process was faster.
     fn take_over(&self, lane: Lane, dead: u64) -> bool {
         let at = self.layout.lane(lane.0) + word::OWNER;
-        self.memory.replace(at, dead, self.owner().0).is_ok()
+        self.memory
+            .replace(at, dead, self.owner().as_word())
+            .is_ok()
     }
 
     /// Settles a lane of another run of the machine, in which no owner is alive.
@@ -433,13 +291,13 @@ impl Region {
     }
 
     /// Settles the lanes of the program that this process ran before it executed this one. Their owner is this process,
-    /// so no other process takes it for dead while the region is mapped. An invalid log is no reason to refuse the
-    /// region: whoever waits for its lane is told.
+    /// so no other process takes it for dead while the region is mapped. The region opens despite an invalid log: a
+    /// thread that waits for its lane gets the error.
     ///
     /// # Errors
     /// Those of [`settle`](Self::settle), but for [`Error::Damaged`].
     pub(crate) fn settle_predecessor(&self) -> Result<()> {
-        let me = self.owner().0;
+        let me = self.owner().as_word();
         let lanes = || (0..self.layout.lane_count).map(Lane);
         let is_mine = |lane: &Lane| self.lane_word(*lane, word::OWNER) == me;
         if !lanes().any(|lane| is_mine(&lane)) {
@@ -459,7 +317,7 @@ impl Region {
             self.clear_notes(*lane);
         }
         for lane in left {
-            match self.settle_owned(lane, NOBODY) {
+            match self.settle_owned(lane, NO_PROCESS) {
                 Err(Error::Damaged { .. }) => {}
                 settled => settled?,
             }
@@ -480,8 +338,8 @@ impl Region {
         match self.lane_word(lane, word::STATE) {
             doing::NOTHING => {}
             doing::WORDS => self.carry_out_words(lane)?,
-            doing::BYTES => self.apply_bytes(lane)?,
-            doing::UNDO => self.undo_bytes(lane)?,
+            doing::BYTES => self.apply_bytes(lane, word::TIME_NS)?,
+            doing::UNDO => self.apply_bytes(lane, word::CHANGED_NS)?,
             doing::TAKING => self.put_pages_back(lane)?,
             _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
         }
@@ -561,31 +419,16 @@ impl Region {
         self.memory.persist([]);
     }
 
-    /// Copies a dead writer's logged bytes to their target, and sets size and time of the file.
-    fn apply_bytes(&self, lane: Lane) -> Result<()> {
+    /// Copies a dead writer's logged bytes to their target: the new ones, or for an undo log the old ones. Sets the
+    /// size and the times of the file, of which `changed` is the word with the time of change.
+    fn apply_bytes(&self, lane: Lane, changed: u64) -> Result<()> {
         let (inode_at, target, length) = self.logged_bytes(lane)?;
-        // The dead writer may not have reached this step: readers would then not notice the change.
+        // The dead writer may not have begun the change, or may have completed it: readers would then not notice this.
         self.begin_change(inode_at);
         self.memory.copy(self.log_at(lane), target, length);
-        let time_ns = self.lane_word(lane, word::TIME_NS);
-        self.set_written(inode_at, self.lane_word(lane, word::SIZE), time_ns, time_ns);
-        self.memory
-            .persist([(target, length), (inode_at, LINE_BYTES)]);
-        Ok(())
-    }
-
-    /// Restores the bytes that a dead writer was overwriting, with the file's old size and times.
-    fn undo_bytes(&self, lane: Lane) -> Result<()> {
-        let (inode_at, target, length) = self.logged_bytes(lane)?;
-        // The dead writer may have completed the change already: readers would then not notice the undo.
-        self.begin_change(inode_at);
-        self.memory.copy(self.log_at(lane), target, length);
-        let (size, modified_ns, changed_ns) = (
-            self.lane_word(lane, word::SIZE),
-            self.lane_word(lane, word::TIME_NS),
-            self.lane_word(lane, word::CHANGED_NS),
-        );
-        self.set_written(inode_at, size, modified_ns, changed_ns);
+        let logged = |word| self.lane_word(lane, word);
+        let (size, modified_ns) = (logged(word::SIZE), logged(word::TIME_NS));
+        self.set_written(inode_at, size, modified_ns, logged(changed));
         self.memory
             .persist([(target, length), (inode_at, LINE_BYTES)]);
         Ok(())
@@ -647,8 +490,8 @@ impl Region {
                 std::hint::spin_loop();
                 continue;
             }
-            let waited_for = found | SOMEBODY_WAITS;
-            if found & SOMEBODY_WAITS == 0 && self.memory.replace(at, found, waited_for).is_err() {
+            let waited_for = found | HAS_WAITERS;
+            if found & HAS_WAITERS == 0 && self.memory.replace(at, found, waited_for).is_err() {
                 continue;
             }
             self.memory.store(at + SLEEPERS, 1);
@@ -657,7 +500,7 @@ impl Region {
             // fails, the sleep is only longer.
             let _ = barrier_for_all();
             self.sleep(at, waited_for);
-            let Some(holding) = (found & !SOMEBODY_WAITS)
+            let Some(holding) = (found & !HAS_WAITERS)
                 .checked_sub(1)
                 .filter(|holding| *holding < self.layout.lane_count && *holding != lane.0)
             else {
@@ -674,7 +517,7 @@ impl Region {
                     let what = "a lock is held by a lane that nobody has";
                     return Err(Error::Damaged { at, what });
                 }
-            } else if owner != self.owner().0 {
+            } else if owner != self.owner().as_word() {
                 self.settle(Lane(holding), owner)?;
             }
         }
@@ -682,7 +525,7 @@ impl Region {
 
     /// The lane that holds the lock at `at`.
     pub(crate) fn holder(&self, at: u64) -> Option<Lane> {
-        (self.memory.load(at) & !SOMEBODY_WAITS)
+        (self.memory.load(at) & !HAS_WAITERS)
             .checked_sub(1)
             .filter(|lane| *lane < self.layout.lane_count)
             .map(Lane)
@@ -698,11 +541,11 @@ impl Region {
             return Ok(false);
         };
         let owner = self.lane_word(holder, word::OWNER);
-        if owner == self.owner().0 {
+        if owner == self.owner().as_word() {
             return Ok(true);
         }
         if owner != 0 {
-            // Nobody here can recover the holder, so a reader must not wait for it without end.
+            // No process of this namespace can recover the holder, so a reader must not wait for it forever.
             self.require_own_namespace_now()?;
             if self.is_alive(owner) {
                 return Ok(true);
@@ -717,11 +560,11 @@ impl Region {
     /// Whether a lane holds the lock at `at`.
     #[inline]
     pub(crate) fn holds(&self, lane: Lane, at: u64) -> bool {
-        self.memory.load(at) & !SOMEBODY_WAITS == lane.0 + 1
+        self.memory.load(at) & !HAS_WAITERS == lane.0 + 1
     }
 
-    /// Releases a lock that the lane holds, and wakes its waiters. It uses a plain store: an exchange would wait until
-    /// all bytes written under the lock are in the cache, while the next call could already prefetch its own.
+    /// Releases a lock that the lane holds, and wakes its waiters. It uses a plain store. An exchange would wait until
+    /// all bytes written under the lock are in the cache, and the next call would prefetch its own only then.
     #[inline]
     pub(crate) fn unlock(&self, at: u64) {
         self.memory.store(at, 0);
@@ -739,62 +582,6 @@ impl Region {
     }
 
     fn sleep(&self, at: u64, value: u64) {
-        self.memory.sleep_while(at, value as u32, LOOK_AFTER);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_dead_are_told_from_the_living() {
-        let line = |state: &str, flags: u64, threads: u64| {
-            let fields = format!("7 (a ) b) {state} 1 2 3 4 5 {flags} 7 8 9 10 11 12 13 14 15 16");
-            start_in(format!("{fields} {threads} 0 4711 99 5").as_bytes())
-        };
-        let at = |mapped_bytes| {
-            let ticks = 4711;
-            Some(Start::At {
-                ticks,
-                mapped_bytes,
-            })
-        };
-        assert_eq!(line("S", 0x40_0100, 3), at(99));
-        assert_eq!(line("R", 0x40_0100, 1), at(99));
-        assert_eq!(line("Z", 0x40_010c, 1), Some(Start::Ending));
-        assert_eq!(line("D", 0x40_010c, 1), Some(Start::Ending));
-        // Another thread of the process is still there.
-        assert_eq!(line("Z", 0x40_010c, 2), at(u64::MAX));
-        // A thread that executes a program has taken the number of the first one, which is being removed.
-        assert_eq!(line("D", 0x40_010c, 0), Some(Start::Unknown));
-        assert_eq!(Owner(START_BITS.into()).fate(0), Fate::Ended);
-        assert_eq!(start_in(b"7 (a) S"), None);
-        let me = Owner::current().unwrap();
-        assert!(me.is_alive(0));
-        assert!(!me.is_alive(1 << 60));
-        assert!(!Owner(me.as_word() ^ 1).is_alive(0));
-    }
-
-    #[test]
-    fn who_cannot_read_proc_calls_nobody_dead() {
-        let me = Owner::current().unwrap();
-        // A process that has ended and was waited for.
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let gone = Owner::new(child.id(), 1);
-        child.wait().unwrap();
-        // SAFETY: plain system calls; each test has a process of its own.
-        unsafe {
-            let mut before: libc::rlimit = std::mem::zeroed();
-            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before), 0);
-            let limit = libc::rlimit {
-                rlim_cur: 0,
-                ..before
-            };
-            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
-            let alive = (me.is_alive(1 << 60), gone.is_alive(0));
-            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before), 0);
-            assert_eq!(alive, (true, false));
-        }
+        self.memory.sleep_while(at, value as u32, CHECK_INTERVAL);
     }
 }

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use crate::attach::Attachment;
 use crate::bytes::Known;
-use crate::inode::{Node, attribute};
 use crate::lane::Lane;
-use crate::layout::PAGE_BYTES;
+use crate::layout::{PAGE_BYTES, attribute};
+use crate::node::Node;
 use crate::notes::{WHERE, named};
 use crate::open::{Opened, entry};
 use crate::read::{EXPECTED_BYTES_MAX, READ_BYTES_MAX};
@@ -118,8 +118,8 @@ impl LastFile {
             // Prefetch: memory answers while the rest is checked.
             stream::expect_read(from, count);
         }
-        // SAFETY: the attachment with this number is this one, so its mapping is there, which the pointers were made
-        // from: to words of the inode and of this thread's lane.
+        // SAFETY: the attachment with this number is this one, so its mapping exists. The pointers lead into it: to
+        // words of the inode and of this thread's lane.
         let (at_sequence, at_generation, note) = unsafe {
             (
                 &*self.at_sequence.get(),

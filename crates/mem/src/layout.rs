@@ -33,6 +33,9 @@ pub const CAPACITY_BYTES_MAX: u64 = 1 << 40;
 /// Maximum number of files that a region can be made for.
 const FILES_MAX: u64 = 1 << 24;
 
+/// Maximum number of lanes of a region.
+pub(crate) const LANES_MAX: u32 = 4096;
+
 /// Maximum number of cells of a region.
 pub(crate) const CELLS_MAX: u64 = 2 * (FILES_MAX + 1);
 
@@ -49,6 +52,48 @@ const DESCRIPTIONS: std::ops::RangeInclusive<u64> = 512..=65_536;
 /// Bytes of an open file description.
 pub(crate) const DESCRIPTION_BYTES: u64 = 64;
 const WORDS_IN_PAGE_MAP: u64 = 64;
+
+/// Words of an inode, as offsets from its beginning. The first line changes with the file's bytes, under the inode's
+/// lock. The other lines change by lists of words, under the lock of names and space.
+pub(crate) mod attribute {
+    /// Odd while the line or the bytes change.
+    pub(crate) const SEQUENCE: u64 = 0;
+    /// Bytes of the file.
+    pub(crate) const SIZE: u64 = 8;
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub(crate) const MODIFIED_NS: u64 = 16;
+    /// When any of its attributes changed.
+    pub(crate) const CHANGED_NS: u64 = 24;
+    /// The encoded place of its bytes.
+    pub(crate) const PLACE: u64 = 32;
+    /// When it was read.
+    pub(crate) const ACCESSED_NS: u64 = 40;
+    /// The number of the lane that writes, plus 1; or 0.
+    pub(crate) const LOCK: u64 = 48;
+    // The word behind it says whether a thread sleeps until the lock is free.
+    /// Tells this file from earlier files with the same inode number; 0: the inode is free.
+    pub(crate) const GENERATION: u64 = 64;
+    /// Type and permissions as `st_mode` has them, low; number of names, high.
+    pub(crate) const MODE_LINKS: u64 = 72;
+    /// User low, group high.
+    pub(crate) const OWNER: u64 = 80;
+    /// Of a directory: its parent. Of a free inode: the next free one, plus 1.
+    pub(crate) const PARENT: u64 = 88;
+    /// Of a directory: the first cell, plus 1.
+    pub(crate) const FIRST_CELL: u64 = 96;
+    /// Of a directory: the last cell, plus 1.
+    pub(crate) const LAST_CELL: u64 = 104;
+    /// Of a directory: the number of names in it.
+    pub(crate) const ENTRIES: u64 = 112;
+    /// Of a directory: the position that the next name gets.
+    pub(crate) const NEXT_POSITION: u64 = 120;
+    /// 1: it may have a stub.
+    pub(crate) const HAS_STUB: u64 = 128;
+    /// Of a file without names: the next such file, plus 1.
+    pub(crate) const NEXT_ORPHAN: u64 = FIRST_CELL;
+    /// The previous such file, plus 1.
+    pub(crate) const ORPHAN_BEFORE: u64 = LAST_CELL;
+}
 
 /// Words of the superblock that change. They follow the words that do not.
 pub(crate) mod state {
@@ -187,7 +232,7 @@ impl Layout {
                 what: "a region has room for 16 to 16,777,216 files",
             });
         }
-        if !(2..=4096).contains(&options.lanes) {
+        if !(2..=LANES_MAX).contains(&options.lanes) {
             return Err(Error::Invalid {
                 what: "a region has 2 to 4,096 lanes",
             });

@@ -9,10 +9,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::attach::Attachment;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_error};
 use crate::flush::Flush;
-use crate::inode::{Attributes, Node, attribute};
-use crate::layout::PAGE_BYTES;
+use crate::inode::Attributes;
+use crate::layout::{PAGE_BYTES, attribute};
+use crate::node::Node;
 use crate::open::Opened;
 use crate::region::Region;
 use crate::space::Place;
@@ -89,11 +90,8 @@ impl Attachment {
             length: 0,
         };
         // Lock before the size is read: a process that shortens the file from now on keeps its memory.
-        lock_lent(descriptor, opened.number().into()).map_err(|source| Error::System {
-            path: region.path.clone(),
-            what: "a stub cannot be locked",
-            source,
-        })?;
+        lock_lent(descriptor, opened.number().into())
+            .map_err(system_error(&region.path, "a stub cannot be locked"))?;
         let now = region
             .attributes(file.inode)
             .ok()
@@ -174,7 +172,7 @@ impl Region {
         if self.memory.load(inode_at + attribute::HAS_STUB) == 0 {
             return false;
         }
-        let node = crate::inode::Node {
+        let node = crate::node::Node {
             inode,
             generation: self.memory.load(inode_at + attribute::GENERATION),
         };
@@ -247,11 +245,8 @@ impl Lent<'_> {
     }
 
     fn cannot_be_locked(&self, source: std::io::Error) -> Error {
-        Error::System {
-            path: self.attachment.region().path.clone(),
-            what: "a stub cannot be locked",
-            source,
-        }
+        let path = &self.attachment.region().path;
+        system_error(path, "a stub cannot be locked")(source)
     }
 
     /// Waits until no process writes the file, and records that moment.

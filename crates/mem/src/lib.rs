@@ -10,20 +10,25 @@
 //! of a dead holder delays other threads by a few milliseconds at most. All memory is taken at creation. Tables hold
 //! offsets, never addresses, and each offset is checked before it is used.
 //!
-//! **Files:** `layout.rs` offsets of the tables, `memory.rs` the mapping, `region.rs` creating and opening, `lane.rs`
-//! writers and recovery of dead writers, `turns.rs` threads that share a lane, `words.rs` changes of tables, `space.rs`
-//! pages, pieces and slots, `inode.rs` and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing,
-//! `room.rs` the memory of a file, `notes.rs` notes of active readers, `position.rs` positions of descriptions,
-//! `stream.rs` special stores, `flush.rs` cache lines written back, `writer.rs` the calls on names, `error.rs` errors,
-//! `check/` the consistency check, `checkpoint/` checkpoints that survive a loss of power; `crash/` tests of the states
-//! that a crash of the machine may leave.
+//! **Files:** `layout.rs` offsets of the tables, `superblock.rs` the fixed numbers, `memory.rs` the mapping,
+//! `barrier.rs` memory barriers in all processes, `region.rs` a mapped region, `create.rs` creating and opening,
+//! `run.rs` restarts of the machine and namespaces, `owner.rs` whether a process lives, `lane.rs` writers and recovery
+//! of dead writers, `turns.rs` threads that share a lane, `words.rs` changes of tables, `space.rs` pages, pieces and
+//! slots, `inode.rs` and `names.rs` the tables, `node.rs` which file is meant, `read.rs` and `bytes.rs` reading and
+//! writing, `logging.rs` ways to log a write, `patience.rs` how long a reader waits, `room.rs` the memory of a file,
+//! `notes.rs` notes of active readers, `position.rs` and `own_positions.rs` positions of descriptions, `stream.rs`
+//! special stores, `flush.rs` cache lines written back, `writer.rs` the calls on names, `error.rs` errors, `check/` the
+//! consistency check, `checkpoint/` checkpoints that survive a loss of power; `crash/` tests of the states that a crash
+//! of the machine may leave.
 
 mod attach;
+mod barrier;
 mod bytes;
 pub mod check;
 pub mod checkpoint;
 #[cfg(test)]
 mod crash;
+mod create;
 mod error;
 mod file_lock;
 mod flush;
@@ -34,21 +39,28 @@ mod lane;
 mod last;
 mod layout;
 mod lend;
+mod logging;
 mod memory;
 mod names;
+mod node;
 mod notes;
 mod open;
 #[cfg(test)]
 mod open_tests;
+mod own_positions;
+mod owner;
 mod path;
+mod patience;
 mod position;
 mod read;
 mod region;
 mod resident;
 mod room;
+mod run;
 mod space;
 mod stream;
 mod stub;
+mod superblock;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -56,18 +68,21 @@ mod words;
 mod writer;
 
 pub use attach::{Attachment, Borrowed};
-pub use bytes::{At, Logging};
+pub use bytes::At;
 pub use error::{Error, Result};
 pub use flush::{Flush, instruction_name};
-pub use inode::{Attributes, Meant, NewInode, Node, ROOT_INODE};
+pub use inode::{Attributes, NewInode};
 pub use last::LastFile;
 pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};
 pub use lend::{Lent, Line, Moment};
+pub use logging::Logging;
 pub use names::Entry;
+pub use node::{Meant, Node, ROOT_INODE};
 pub use open::{Opened, Swept};
 pub use path::{Credentials, Last, PathBuffer, Walked};
-pub use region::{Backing, FORMAT_VERSION, Region, stubs_path};
-pub use stub::LIVENESS_BASE;
+pub use region::{Backing, Region};
+pub use stub::{LIVENESS_BASE, stubs_path};
+pub use superblock::FORMAT_VERSION;
 pub use writer::{Changes, Rename, Writer};
 
 /// The current time, in nanoseconds since 1970, with the resolution of file times: a few milliseconds.

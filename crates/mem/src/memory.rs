@@ -8,12 +8,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
+use crate::barrier::take_part_in_barriers;
 #[cfg(test)]
 use crate::crash::{Event, Recorder};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_error};
 use crate::flush::{self, Flush};
 use crate::layout::{PAGE_BYTES, SLOT_ALIGNMENT_BYTES};
-use crate::notes::take_part_in_barriers;
 use crate::stream;
 
 /// Words of a cache line.
@@ -55,11 +55,7 @@ impl Memory {
         writable: bool,
         flush: Flush,
     ) -> Result<Self> {
-        let failed = |source| Error::System {
-            path: path.to_owned(),
-            what: "cannot be mapped",
-            source,
-        };
+        let failed = system_error(path, "cannot be mapped");
         let length = usize::try_from(bytes + SLOT_ALIGNMENT_BYTES).map_err(|_| Error::TooLarge)?;
         // Reserve address space that contains an aligned range; then map the file over that range.
         // SAFETY: a new private mapping at a place that the kernel chooses touches no memory that is in use.
@@ -118,11 +114,10 @@ impl Memory {
             // SAFETY: parts of the reservation outside the file's mapping.
             unsafe { libc::munmap(at as *mut libc::c_void, rest as usize) };
         }
-        take_part_in_barriers().map_err(|source| Error::System {
-            path: path.to_owned(),
-            what: "readers and writers need membarrier, of Linux 4.16",
-            source,
-        })?;
+        take_part_in_barriers().map_err(system_error(
+            path,
+            "readers and writers need membarrier, of Linux 4.16",
+        ))?;
         let base = NonNull::new(mapped.cast::<u8>()).filter(|_| is_mapped);
         Ok(Self {
             base: base.ok_or_else(|| failed(error))?,

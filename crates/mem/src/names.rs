@@ -6,8 +6,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use crate::error::{Error, Result};
-use crate::inode::attribute;
-use crate::layout::{NAME_BYTES_MAX, state};
+use crate::layout::{NAME_BYTES_MAX, attribute, state};
 use crate::region::Region;
 use crate::words::Words;
 

@@ -8,10 +8,12 @@
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
-use crate::lane::{LOOK_AFTER, Lane, word};
+use crate::barrier::barrier_for_all;
+use crate::error::{Result, system_error};
+use crate::lane::{Lane, word};
 use crate::layout::PAGE_BYTES;
 use crate::memory::WORDS_IN_LINE;
+use crate::owner::CHECK_INTERVAL;
 use crate::region::Region;
 use crate::space::Place;
 
@@ -57,31 +59,6 @@ impl Note<'_> {
     }
 }
 
-/// Registers this process with the kernel for barriers.
-///
-/// # Errors
-/// The kernel's error: before Linux 4.16 there are no such barriers.
-pub(crate) fn take_part_in_barriers() -> std::io::Result<()> {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
-}
-
-/// Makes every running thread of a process with a region execute a full barrier.
-///
-/// # Errors
-/// The kernel's error.
-pub(crate) fn barrier_for_all() -> std::io::Result<()> {
-    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
-}
-
-fn membarrier(command: libc::c_int) -> std::io::Result<()> {
-    // SAFETY: plain integers.
-    if unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
-}
-
 impl Region {
     /// A word for a note in a reader's lane. `None` if it is in use by the read that a signal handler interrupted.
     #[inline]
@@ -102,17 +79,10 @@ impl Region {
         (0..WORDS_IN_LINE).find_map(|place| self.free_note(lane, place))
     }
 
-    /// Clears the notes of a dead reader.
-    pub(crate) fn clear_notes(&self, lane: Lane) {
-        for note in 0..WORDS_IN_LINE as u64 {
-            self.set_lane_word(lane, word::NOTES + note * 8, 0);
-        }
-    }
-
     /// Waits until no reader reads pages of the slot or packed page at `target`. New readers can no longer find them.
     ///
     /// # Errors
-    /// [`Error::System`] when the kernel refuses a barrier.
+    /// [`Error::System`](crate::Error::System) when the kernel refuses a barrier.
     pub(crate) fn wait_for_readers(&self, lane: Lane, target: u64) -> Result<()> {
         let layout = &self.layout;
         let named = if target >= layout.slots_at {
@@ -120,11 +90,10 @@ impl Region {
         } else {
             (target - layout.packed_at) / PAGE_BYTES + 1
         };
-        barrier_for_all().map_err(|source| Error::System {
-            path: self.path.clone(),
-            what: "memory cannot be given back without membarrier",
-            source,
-        })?;
+        barrier_for_all().map_err(system_error(
+            &self.path,
+            "memory cannot be given back without membarrier",
+        ))?;
         // Skip the own lane: a signal handler must not wait for the read that it interrupted.
         for reader in (0..layout.lane_count).filter(|reader| *reader != lane.0) {
             for place in 0..WORDS_IN_LINE as u64 {
@@ -140,7 +109,7 @@ impl Region {
 
     /// Waits until a note changes. A dead reader's note does not count.
     fn wait_for_note(&self, reader: Lane, note: u64, found: u64) {
-        let mut look_at = Instant::now() + LOOK_AFTER;
+        let mut look_at = Instant::now() + CHECK_INTERVAL;
         let mut looks = 0;
         while self.memory.load(note) == found {
             looks += 1;
@@ -151,10 +120,10 @@ impl Region {
             crate::nap(Duration::from_micros(20));
             if Instant::now() >= look_at {
                 let owner = self.lane_word(reader, word::OWNER);
-                if owner == 0 || owner != self.owner().0 && !self.is_alive(owner) {
+                if owner == 0 || owner != self.owner().as_word() && !self.is_alive(owner) {
                     return;
                 }
-                look_at = Instant::now() + LOOK_AFTER;
+                look_at = Instant::now() + CHECK_INTERVAL;
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Open file descriptions: which file, with which flags, and at which offset the next read begins. They lie in the
-//! region, so that processes share them. The kernel's file position of the stub is the description's number; a lock on
+//! region, so that processes share them. The kernel's file position of the stub is the description's number. A lock on
 //! a byte of the stub shows that a process still has it open.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -8,8 +8,10 @@ use std::sync::atomic::Ordering;
 
 use crate::attach::Attachment;
 use crate::bytes::At;
-use crate::error::{Error, Result};
-use crate::inode::{Attributes, Node, attribute};
+use crate::error::{Error, Result, system_error};
+use crate::inode::Attributes;
+use crate::layout::attribute;
+use crate::node::Node;
 use crate::now_ns;
 use crate::region::Region;
 use crate::stub::{
@@ -54,7 +56,7 @@ impl Claim {
     fn is_being_taken(self) -> bool {
         !self.is_free()
             && !self.is_open()
-            && crate::lane::is_process_there((self.0 & Self::PROCESS) as u32)
+            && crate::owner::is_process_there((self.0 & Self::PROCESS) as u32)
     }
 
     fn taken(self) -> Self {
@@ -133,11 +135,6 @@ fn append(writer: &Writer<'_>, file: Node, data: &[IoSlice<'_>], bytes: usize) -
         writer.write_vectored(file.inode, file.generation, At::End, data, now_ns())
     })?;
     Ok(offset + bytes as u64)
-}
-
-fn system(stubs: &Stubs, what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-    let path = stubs.path().to_owned();
-    move |source| Error::System { path, what, source }
 }
 
 impl Region {
@@ -274,14 +271,14 @@ impl Attachment {
             let stub = match stubs.open_stub(node, is_directory, flags & libc::O_CLOEXEC != 0) {
                 // The stub was made and removed before it was opened.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
-                other => other.map_err(system(stubs, "a stub cannot be opened"))?,
+                other => other.map_err(system_error(stubs.path(), "a stub cannot be opened"))?,
             };
             // SAFETY: a descriptor that was opened just now.
             let sought =
                 unsafe { libc::lseek64(stub.as_raw_fd(), description as i64, libc::SEEK_SET) };
             if sought < 0 {
                 let error = std::io::Error::last_os_error();
-                return Err(system(stubs, "a stub has no positions")(error));
+                return Err(system_error(stubs.path(), "a stub has no positions")(error));
             }
             match lock_description(stub.as_raw_fd(), description) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
@@ -289,10 +286,10 @@ impl Attachment {
                     std::thread::yield_now();
                     continue;
                 }
-                other => other.map_err(system(stubs, "a stub cannot be locked"))?,
+                other => other.map_err(system_error(stubs.path(), "a stub cannot be locked"))?,
             }
-            let seen =
-                look_at(stub.as_raw_fd()).map_err(system(stubs, "a stub cannot be looked at"))?;
+            let seen = look_at(stub.as_raw_fd())
+                .map_err(system_error(stubs.path(), "a stub cannot be looked at"))?;
             if seen.links > 0 {
                 return Ok((stub, seen.number));
             }
@@ -728,11 +725,14 @@ impl Attachment {
         for is_directory in [false, true] {
             match stubs.open_existing(&StubName::new(node, is_directory), is_directory, true) {
                 Ok(stub) => {
-                    return is_description_locked(stub.as_raw_fd(), description.into(), 1)
-                        .map_err(system(stubs, "a stub cannot be asked for locks"));
+                    return is_description_locked(stub.as_raw_fd(), description.into(), 1).map_err(
+                        system_error(stubs.path(), "a stub cannot be asked for locks"),
+                    );
                 }
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => return Err(system(stubs, "a stub cannot be opened")(error)),
+                Err(error) => {
+                    return Err(system_error(stubs.path(), "a stub cannot be opened")(error));
+                }
             }
         }
         Ok(false)
@@ -755,9 +755,10 @@ impl Attachment {
             files,
             stubs: 0,
         };
-        let names = stubs
-            .names()
-            .map_err(system(stubs, "the folder of stubs cannot be listed"))?;
+        let names = stubs.names().map_err(system_error(
+            stubs.path(),
+            "the folder of stubs cannot be listed",
+        ))?;
         for (place, name) in names.enumerate() {
             let Some((node, is_directory)) = StubName::parse(&name) else {
                 continue;

@@ -323,7 +323,7 @@ fn paths_lead_through_names_links_and_borders() {
 }
 
 #[test]
-fn permissions_count_but_not_for_root() {
+fn permissions_are_checked_but_not_for_root() {
     let scratch = Scratch::new("permissions");
     let here = scratch.attach();
     let writer = here.writer().unwrap();
@@ -365,7 +365,7 @@ fn permissions_count_but_not_for_root() {
 }
 
 #[test]
-fn names_change_places() {
+fn two_names_are_exchanged_as_a_whole() {
     let scratch = Scratch::new("exchange");
     let here = scratch.attach();
     let writer = here.writer().unwrap();
@@ -453,7 +453,7 @@ fn directories_are_listed_on_from_where_a_call_stopped() {
 }
 
 #[test]
-fn what_is_lent_stays_and_tells_of_writers() {
+fn lent_bytes_stay_in_place_and_show_later_writes() {
     let scratch = Scratch::new("lent");
     let (here, there) = (scratch.attach(), scratch.attach());
     let made = here
@@ -676,7 +676,7 @@ fn open_and_delete(scratch: &Scratch, thread: u64) {
 }
 
 #[test]
-fn what_is_not_a_stub_is_not_removed() {
+fn a_file_that_is_no_stub_is_not_removed() {
     let scratch = Scratch::new("foreign");
     let options = RegionOptions {
         capacity_bytes: 32 << 20,
@@ -700,7 +700,7 @@ fn what_is_not_a_stub_is_not_removed() {
 }
 
 #[test]
-fn what_the_dead_left_makes_room_for_the_living() {
+fn files_left_by_dead_processes_are_freed_when_memory_is_short() {
     let scratch = Scratch::new("room");
     let here = scratch.attach();
     let fill = |name: &[u8]| {
@@ -731,7 +731,7 @@ fn what_the_dead_left_makes_room_for_the_living() {
 }
 
 #[test]
-fn who_may_only_read_has_positions_that_others_know() {
+fn a_reader_without_write_permission_shares_positions_with_other_processes() {
     use std::os::fd::AsRawFd;
     let scratch = Scratch::new("only-reading");
     let here = scratch.attach();

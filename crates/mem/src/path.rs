@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use crate::attach::Attachment;
 use crate::error::{Error, Result};
-use crate::inode::{Attributes, Meant, Node, ROOT_INODE, attribute};
+use crate::inode::Attributes;
+use crate::layout::attribute;
+use crate::node::{Meant, Node, ROOT_INODE};
 
 /// Longest path, in bytes, with the targets of its symbolic links inserted.
 const PATH_BYTES_MAX: usize = 4096;

@@ -11,14 +11,13 @@ use std::ffi::CStr;
 use std::io::{IoSliceMut, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::attach::Attachment;
-use crate::error::{Error, Result};
-use crate::inode::{Attributes, Node};
+use crate::error::{Error, Result, system_error};
+use crate::inode::Attributes;
+use crate::node::Node;
 use crate::open::{Opened, entry};
-use crate::region::Region;
 use crate::stub::{Seen, StubName, lock_description, look_at};
 
 /// The kernel's position of a descriptor at byte 0 of its file. Smaller values are numbers of descriptions.
@@ -61,39 +60,6 @@ impl Opened {
     }
 }
 
-/// Positions of descriptions that other processes have opened, in a process that cannot change theirs.
-#[derive(Default)]
-pub(crate) struct OwnPositions(OnceLock<Box<[OwnPosition]>>);
-
-#[derive(Default)]
-struct OwnPosition {
-    /// The description's claim when this entry was begun: the number may be in use for another description since.
-    claim: AtomicU64,
-    offset: AtomicU64,
-}
-
-impl OwnPositions {
-    /// Begins at the description's current position, unless it is known already.
-    fn begin(&self, region: &Region, description: u32) {
-        let count = region.layout.description_count as usize;
-        let all = self.0.get_or_init(|| {
-            let make = |_| OwnPosition::default();
-            (0..count).map(make).collect()
-        });
-        let claim = region.description_word(description, entry::CLAIM);
-        if let Some(own) = all.get(description as usize)
-            && own.claim.swap(claim, Ordering::Relaxed) != claim
-        {
-            let offset = region.description_word(description, entry::OFFSET);
-            own.offset.store(offset, Ordering::Relaxed);
-        }
-    }
-
-    fn get(&self, description: u32) -> Option<&AtomicU64> {
-        Some(&self.0.get()?.get(description as usize)?.offset)
-    }
-}
-
 /// The place that holds a description's position.
 enum Standing<'a> {
     /// In the region, at this offset.
@@ -130,8 +96,15 @@ impl Attachment {
             return Standing::Kernel(descriptor);
         }
         if !self.region().is_writable() {
-            self.own_positions.begin(self.region(), opened.description);
-            if let Some(own) = self.own_positions.get(opened.description) {
+            let region = self.region();
+            let word = |word| region.description_word(opened.description, word);
+            let count = region.layout.description_count;
+            let own = self
+                .own_positions
+                .of(count, opened.description, word(entry::CLAIM), || {
+                    word(entry::OFFSET)
+                });
+            if let Some(own) = own {
                 return Standing::Own(own);
             }
         }
@@ -293,14 +266,10 @@ impl Attachment {
         flags: libc::c_int,
     ) -> Result<(RawFd, Opened)> {
         let region = self.region();
-        let system = |source| Error::System {
-            path: region.path.clone(),
-            what: "a file without a stub cannot be opened",
-            source,
-        };
+        let system = system_error(&region.path, "a file without a stub cannot be opened");
         let node = attributes.node();
         let is_directory = attributes.is_directory();
-        let own = look_at(region.file.as_raw_fd()).map_err(system)?;
+        let own = look_at(region.file.as_raw_fd()).map_err(&system)?;
         let mut name = [0; 160];
         let stub = StubName::new(node, is_directory);
         let kind = if flags & libc::O_PATH == 0 { 'r' } else { 'p' };
@@ -311,7 +280,7 @@ impl Attachment {
             own.number,
             stub.as_c_string().to_str().unwrap_or_default()
         );
-        written.map_err(system)?;
+        written.map_err(&system)?;
         let last = || std::io::Error::last_os_error();
         // SAFETY: a string that ends in zero: the last byte was not written to.
         let made = unsafe { libc::memfd_create(name.as_ptr().cast(), libc::MFD_CLOEXEC) };
@@ -321,7 +290,7 @@ impl Attachment {
         // SAFETY: made just now, and no other code knows it.
         let made = unsafe { OwnedFd::from_raw_fd(made) };
         let mut path = [0; 40];
-        write!(&mut path[..39], "/proc/self/fd/{}", made.as_raw_fd()).map_err(system)?;
+        write!(&mut path[..39], "/proc/self/fd/{}", made.as_raw_fd()).map_err(&system)?;
         let how = libc::O_RDONLY | flags & libc::O_CLOEXEC;
         // Open it again, read-only: a program without this library that inherits the descriptor must not write there.
         // SAFETY: a string that ends in zero.

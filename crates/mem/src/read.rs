@@ -1,14 +1,14 @@
 //! Reading the bytes of files, without a lock.
 
 use std::io::IoSliceMut;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
-use crate::error::{Error, Result};
-use crate::inode::attribute;
-use crate::lane::{LOOK_AFTER, Lane, word};
-use crate::layout::{LOG_BYTES_MAX, PAGE_BYTES};
+use crate::error::{Error, Result, system_error};
+use crate::lane::{Lane, word};
+use crate::layout::{LOG_BYTES_MAX, PAGE_BYTES, attribute};
 use crate::memory::read_by_kernel;
+use crate::owner::CHECK_INTERVAL;
 use crate::region::Region;
 use crate::room::NO_PLACE;
 use crate::space::{Place, piece_bytes};
@@ -16,16 +16,6 @@ use crate::writer::Writer;
 
 /// The number of looks at a file that is being written before the reader yields the processor.
 const LOOKS_MAX: u32 = 200;
-
-/// The number of looks, one every [`LOOK_AFTER`], until a file that no process changes counts as damaged: 50 ms. A
-/// sound region never has such a file, so this only handles unforeseen errors, and one such wait is enough.
-const LOOKS_AT_NOBODY_MAX: u32 = 25;
-
-/// As above, for a reader that may not recover the dead writer: one second. Another process may recover it meanwhile.
-const LOOKS_AT_DEAD_MAX: u32 = 500;
-
-/// The number of looks after an earlier wait of that kind has ended without result.
-const LOOKS_AGAIN_MAX: u32 = 2;
 
 /// The number of bytes that a reader copies at once. A writer that frees memory waits for one such copy.
 pub(crate) const READ_BYTES_MAX: usize = 256 << 10;
@@ -140,38 +130,6 @@ impl Region {
     }
 }
 
-/// What earlier waits for writers have shown, so that the process does not wait the full time for each file again.
-#[derive(Default)]
-pub(crate) struct Patience {
-    /// Not 0 if a file was found that no process changes although its number is odd.
-    nobody: AtomicU64,
-    /// The dead writer that was waited for last, and that no process has recovered.
-    dead: AtomicU64,
-    /// The number of looks at holders of locks.
-    #[cfg(test)]
-    pub(crate) looks: AtomicU64,
-}
-
-impl Patience {
-    fn looks_max(&self, dead: Option<u64>) -> u32 {
-        let (spent, looks_max) = match dead {
-            None => (
-                self.nobody.load(Ordering::Relaxed) != 0,
-                LOOKS_AT_NOBODY_MAX,
-            ),
-            Some(dead) => (self.dead.load(Ordering::Relaxed) == dead, LOOKS_AT_DEAD_MAX),
-        };
-        if spent { LOOKS_AGAIN_MAX } else { looks_max }
-    }
-
-    fn is_spent(&self, dead: Option<u64>) {
-        match dead {
-            None => self.nobody.store(1, Ordering::Relaxed),
-            Some(dead) => self.dead.store(dead, Ordering::Relaxed),
-        }
-    }
-}
-
 /// A reader's wait for a writer.
 #[derive(Default)]
 struct Wait {
@@ -182,8 +140,8 @@ struct Wait {
 }
 
 impl Wait {
-    /// Waits briefly. At intervals of [`LOOK_AFTER`] it checks the writer, and finishes the writer's change if it is
-    /// dead.
+    /// Waits briefly. At intervals of [`CHECK_INTERVAL`] it checks the writer, and finishes the writer's change if it
+    /// is dead.
     #[cold]
     fn once(&mut self, region: &Region, inode_at: u64) -> Result<()> {
         self.looks += 1;
@@ -193,10 +151,10 @@ impl Wait {
         }
         std::thread::yield_now();
         let now = Instant::now();
-        if now < *self.look_at.get_or_insert(now + LOOK_AFTER) {
+        if now < *self.look_at.get_or_insert(now + CHECK_INTERVAL) {
             return Ok(());
         }
-        self.look_at = Some(now + LOOK_AFTER);
+        self.look_at = Some(now + CHECK_INTERVAL);
         #[cfg(test)]
         region.patience.looks.fetch_add(1, Ordering::Relaxed);
         let sequence = region.memory.load(inode_at + attribute::SEQUENCE);
@@ -204,7 +162,7 @@ impl Wait {
         let looked = region.look_after(lock_at);
         if matches!(looked, Ok(true)) {
             self.stuck = (sequence, 0);
-            crate::nap(LOOK_AFTER / 10);
+            crate::nap(CHECK_INTERVAL / 10);
             return Ok(());
         }
         if sequence.is_multiple_of(2) || self.stuck.0 != sequence {
@@ -402,11 +360,8 @@ impl Region {
                 self.memory.read(at, into);
                 Ok(())
             }
-            Way::Kernel => read_by_kernel(&self.file, at, into).map_err(|source| Error::System {
-                path: self.path.clone(),
-                what: "bytes cannot be read",
-                source,
-            }),
+            Way::Kernel => read_by_kernel(&self.file, at, into)
+                .map_err(system_error(&self.path, "bytes cannot be read")),
         }
     }
 }

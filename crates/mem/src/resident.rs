@@ -1,8 +1,8 @@
 //! Keeping a region's memory out of swap. hugetlbfs is never swapped; tmpfs is, unless a process locks it. The lock
-//! ends with its process, so a long-lived process (the mount, the launcher, the node) takes it and renews it: pages
-//! that move from the pool into a file are new pages.
+//! ends with its process, so a long-lived process takes it: the mount, the launcher, the node. It renews the lock,
+//! because pages that move from the pool into a file are new pages.
 
-use crate::error::{Error, Result};
+use crate::error::{Result, system_error};
 use crate::layout::{PAGE_BYTES, state};
 use crate::region::{Backing, Region};
 use crate::writer::Writer;
@@ -31,12 +31,9 @@ impl Writer<'_> {
                 // no file.
                 let words = region.begin_words(self.lane)?;
                 if region.are_there(first, some) {
+                    let what = "its memory cannot be locked (raise the limit of locked memory, `ulimit -l`)";
                     let locked = region.memory.lock_pages(first, some);
-                    locked.map_err(|source| Error::System {
-                        path: region.path.clone(),
-                        what: "its memory cannot be locked (raise the limit of locked memory, `ulimit -l`)",
-                        source,
-                    })?;
+                    locked.map_err(system_error(&region.path, what))?;
                 }
                 drop(words);
                 done += some;

@@ -1,8 +1,7 @@
 //! Memory for the bytes of a file: allocated, moved, freed; and the size, which says how much of it is valid.
 
 use crate::error::{Error, Result};
-use crate::inode::attribute;
-use crate::layout::PAGE_BYTES;
+use crate::layout::{PAGE_BYTES, attribute};
 use crate::memory::LINE_BYTES;
 use crate::region::Region;
 use crate::space::{Place, class_for, piece_bytes};
@@ -577,8 +576,9 @@ impl Writer<'_> {
         let mut words = region.begin_words(self.lane)?;
         words.change_pages(slot, page, pages, false)?;
         words.free_pages(region.layout.slot(slot) + page * PAGE_BYTES, pages, present);
-        // Readers see the hole, or they wait. The number becomes odd under the lock of the tables: a checkpoint reads
-        // files while it holds that lock, and would wait for an even number while this thread waited for the lock.
+        // Readers see the hole, or they wait. The number becomes odd under the lock of the tables. Otherwise a
+        // checkpoint, which reads files under that lock, would wait for an even number while this thread waited for the
+        // lock.
         let sequence = read.map(|at| (at, region.begin_change(at)));
         let committed = words.commit();
         drop(words);

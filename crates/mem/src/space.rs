@@ -1,13 +1,12 @@
 //! Space for the bytes of files: pages of the pool, pieces of the packed zone, slots.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_error};
 use crate::lane::{Lane, doing, word};
 use crate::layout::{
     PACKED_MAP_BYTES, PAGE_BYTES, PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECE_CLASSES, state,
 };
 use crate::region::Region;
 use crate::words::Words;
-use crate::writer::Writer;
 
 /// Words of the record of a packed page.
 pub(crate) mod packed {
@@ -300,32 +299,29 @@ impl Words<'_> {
     }
 }
 
-impl Writer<'_> {
+impl Region {
     /// Frees the packed pages in which no file has a piece any more. They come from changes in which a file left a
     /// piece and took another. They stay until memory is short, because a file that grows again would need them filled
     /// with zeros again. Returns how many pages were freed.
     ///
     /// # Errors
     /// Those of locks.
-    pub(crate) fn free_empty_pages(&self) -> Result<u64> {
-        let region = self.region;
+    pub(crate) fn free_empty_pages(&self, lane: Lane) -> Result<u64> {
         let mut freed = 0;
-        for (page, class) in region.empty_pages() {
-            let mut words = region.begin_words(self.lane)?;
+        for (page, class) in self.empty_pages() {
+            let mut words = self.begin_words(lane)?;
             // A piece of it may have been taken meanwhile.
-            if region.empty_page(page) == Some(class) {
+            if self.empty_page(page) == Some(class) {
                 words.unlink_page(page, class)?;
-                words.set(region.layout.packed_map(page) + packed::CLASS, 0)?;
-                words.free_pages(region.layout.packed_at + page * PAGE_BYTES, 1, 1);
+                words.set(self.layout.packed_map(page) + packed::CLASS, 0)?;
+                words.free_pages(self.layout.packed_at + page * PAGE_BYTES, 1, 1);
                 words.commit()?;
                 freed += 1;
             }
         }
         Ok(freed)
     }
-}
 
-impl Region {
     /// Pages of the packed zone that exist and have no taken piece, with the class of their pieces.
     pub(crate) fn empty_pages(&self) -> impl Iterator<Item = (u64, u32)> {
         (0..self.layout.packed_pages).filter_map(|page| Some((page, self.empty_page(page)?)))
@@ -401,13 +397,7 @@ impl Region {
     }
 
     fn move_pages(&self, target: u64, pages: u64, pool: u64, present: u64) -> Result<()> {
-        let failed = |what| {
-            move |source| Error::System {
-                path: self.path.clone(),
-                what,
-                source,
-            }
-        };
+        let failed = |what| system_error(&self.path, what);
         let (memory, file) = (&self.memory, &self.file);
         memory
             .give_back_pages(file, target, pages)

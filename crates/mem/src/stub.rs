@@ -13,11 +13,19 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::error::{Error, Result};
-use crate::inode::Node;
+use crate::error::{Result, system_error};
+use crate::node::Node;
 
 /// The first of the bytes for open file descriptions. Locks of programs end before it.
 pub const LIVENESS_BASE: u64 = 1 << 61;
+
+/// The folder of stubs beside a region.
+#[must_use]
+pub fn stubs_path(region: &Path) -> PathBuf {
+    let mut path = region.as_os_str().to_owned();
+    path.push(".stubs");
+    path.into()
+}
 
 /// The folder of a region's stubs.
 pub(crate) struct Stubs {
@@ -31,7 +39,7 @@ pub(crate) struct Stubs {
 }
 
 /// Files on which this process may hold record locks of the old kind. The kernel releases these when the process closes
-/// any descriptor of the file, so this process does not open their stubs; another process's sweep handles them.
+/// any descriptor of the file, so this process does not open their stubs. Another process's sweep handles them.
 ///
 /// A generation is never used for another file, so it alone identifies the file.
 pub(crate) struct RecordLocked {
@@ -138,13 +146,10 @@ impl Stubs {
     /// Opens the folder beside the region at `path`. Makes it if the region can be changed.
     ///
     /// # Errors
-    /// [`Error::System`].
+    /// [`Error::System`](crate::Error::System).
     pub(crate) fn open(path: &Path, region: &File, writable: bool) -> Result<Self> {
-        let folder_path = crate::region::stubs_path(path);
-        let system = |what| {
-            let path = folder_path.clone();
-            move |source| Error::System { path, what, source }
-        };
+        let folder_path = stubs_path(path);
+        let system = |what| system_error(&folder_path, what);
         let mode = region
             .metadata()
             .map_err(system("the region beside it cannot be looked at"))?
@@ -290,8 +295,8 @@ impl Stubs {
         unsafe { libc::unlinkat(self.folder.as_raw_fd(), name.as_c_string().as_ptr(), flags) };
     }
 
-    /// Removes the stub of a directory that was removed, unless one of the `count` descriptions has it open: the locks
-    /// on the stub show that those are in use. Who opens it after the look finds the directory gone. Returns whether
+    /// Removes the stub of a directory that was removed, unless one of the `count` descriptions has it open, which the
+    /// locks on the stub show. A process that opens it after this check finds the directory removed. Returns whether
     /// the stub is gone.
     pub(crate) fn remove_closed_directory(&self, node: Node, count: u64) -> bool {
         let name = StubName::new(node, true);
@@ -359,18 +364,23 @@ fn lock_of(kind: libc::c_int, at: u64, bytes: u64) -> libc::flock64 {
     lock
 }
 
-/// Takes the lock that shows that the description is in use.
-///
-/// # Errors
-/// The kernel's error.
-pub(crate) fn lock_description(descriptor: RawFd, description: u64) -> std::io::Result<()> {
-    let lock = lock_of(libc::F_RDLCK, LIVENESS_BASE + description, 1);
+/// Takes a lock of the bytes of `count` descriptions from `first` on, or returns the kernel's error.
+fn lock(descriptor: RawFd, kind: libc::c_int, first: u64, count: u64) -> std::io::Result<()> {
+    let lock = lock_of(kind, LIVENESS_BASE + first, count);
     // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
     if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
         Ok(())
     } else {
         Err(std::io::Error::last_os_error())
     }
+}
+
+/// Takes the lock that shows that the description is in use.
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) fn lock_description(descriptor: RawFd, description: u64) -> std::io::Result<()> {
+    lock(descriptor, libc::F_RDLCK, description, 1)
 }
 
 /// Bytes from here on, behind the bytes of open descriptions, show that the file is lent.
@@ -400,13 +410,7 @@ const CLAIM: u64 = 1 << 33;
 /// # Errors
 /// The kernel's error: `EAGAIN` when another process is responsible.
 pub(crate) fn lock_claim(descriptor: RawFd) -> std::io::Result<()> {
-    let lock = lock_of(libc::F_WRLCK, LIVENESS_BASE + CLAIM, 1);
-    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
-    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+    lock(descriptor, libc::F_WRLCK, CLAIM, 1)
 }
 
 /// Whether another process is responsible for the file's content.
@@ -423,13 +427,7 @@ pub(crate) fn is_claimed(descriptor: RawFd) -> std::io::Result<bool> {
 /// # Errors
 /// The kernel's error: `EAGAIN` when another process has one.
 pub(crate) fn lock_all_descriptions(descriptor: RawFd, count: u64) -> std::io::Result<()> {
-    let lock = lock_of(libc::F_WRLCK, LIVENESS_BASE, count);
-    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
-    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+    lock(descriptor, libc::F_WRLCK, 0, count)
 }
 
 /// Whether an open file description other than this descriptor's holds a lock of `count` descriptions from `first` on.

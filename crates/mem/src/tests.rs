@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use base::sim::Random;
 
-use crate::inode::attribute;
 use crate::lane::word;
-use crate::layout::state;
+use crate::layout::{attribute, state};
 use crate::memory::Killed;
 use crate::{
     Error, Logging, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Result, Writer,
@@ -135,7 +134,7 @@ fn a_region_is_what_it_was_when_opened_again() {
 }
 
 #[test]
-fn what_is_no_region_is_refused() {
+fn a_file_that_is_no_region_is_refused() {
     let scratch = Scratch::new("none");
     std::fs::write(&scratch.path, vec![0; 3 << 20]).unwrap();
     assert!(matches!(

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;
+use crate::layout::LANES_MAX;
 use crate::now_ns;
 use crate::region::Region;
 
@@ -28,6 +29,41 @@ thread_local! {
     static MINE: Cell<[(u32, u32); NESTED]> = const { Cell::new([(0, 0); NESTED]) };
 }
 
+/// A set of lanes, one bit each.
+struct LaneSet([AtomicU64; LANES_MAX as usize / 64]);
+
+impl Default for LaneSet {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; LANES_MAX as usize / 64])
+    }
+}
+
+impl LaneSet {
+    fn add(&self, lane: Lane) {
+        self.0[lane.0 as usize / 64].fetch_or(1 << (lane.0 % 64), Ordering::Relaxed);
+    }
+
+    fn remove(&self, lane: Lane) {
+        self.0[lane.0 as usize / 64].fetch_and(!(1 << (lane.0 % 64)), Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        for word in &self.0 {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The lanes of the set, which is empty afterwards.
+    fn take_all(&self) -> impl Iterator<Item = Lane> {
+        (0..).zip(&self.0).flat_map(|(place, word)| {
+            let lanes = word.swap(0, Ordering::Relaxed);
+            (0..64)
+                .filter(move |bit| lanes >> bit & 1 == 1)
+                .map(move |bit| Lane(place * 64 + bit))
+        })
+    }
+}
+
 /// State that the threads of a process share.
 #[derive(Default)]
 pub(crate) struct Turns {
@@ -37,6 +73,8 @@ pub(crate) struct Turns {
     lane: AtomicU64,
     /// The number of lanes that threads have for themselves.
     own: AtomicU32,
+    /// These lanes. A thread may end without freeing its own.
+    own_lanes: LaneSet,
     /// The time at which no lane was left.
     none_left_ns: AtomicU64,
 }
@@ -62,7 +100,10 @@ impl Turns {
             self.take_beside(region, others).map(Some)
         };
         match taken {
-            Ok(Some(lane)) => return Ok(Some(lane)),
+            Ok(Some(lane)) => {
+                self.own_lanes.add(lane);
+                return Ok(Some(lane));
+            }
             Err(Error::LanesFull) => self.none_left_ns.store(now_ns(), Ordering::Relaxed),
             Err(error) => {
                 self.gave_back();
@@ -94,8 +135,14 @@ impl Turns {
         Ok(lane)
     }
 
-    /// Records that a thread has freed its own lane.
-    pub(crate) fn gave_back(&self) {
+    /// Frees the lane that a thread had for itself.
+    pub(crate) fn give_back_own(&self, region: &Region, lane: Lane) {
+        self.own_lanes.remove(lane);
+        region.give_back_lane(lane);
+        self.gave_back();
+    }
+
+    fn gave_back(&self) {
         self.own.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -145,13 +192,15 @@ impl Turns {
         self.turn.store(FREE, Ordering::Relaxed);
         self.lane.store(0, Ordering::Relaxed);
         self.own.store(0, Ordering::Relaxed);
+        self.own_lanes.clear();
         self.none_left_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Frees the shared lane, when no thread uses it any more.
+    /// Frees all lanes, when no thread uses them any more.
     pub(crate) fn end(&self, region: &Region) {
-        if let Some(lane) = self.lane.swap(0, Ordering::AcqRel).checked_sub(1) {
-            region.give_back_lane(Lane(lane));
+        let shared = self.lane.swap(0, Ordering::AcqRel).checked_sub(1);
+        for lane in self.own_lanes.take_all().chain(shared.map(Lane)) {
+            region.free_idle_lane(lane);
         }
     }
 
@@ -308,7 +357,41 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_lane_reads_and_does_not_write() {
+    fn a_dropped_attachment_frees_the_lanes_of_its_ended_threads() {
+        let scratch = Scratch::new("ended");
+        let (here, there) = (scratch.attach(), scratch.attach());
+        std::thread::scope(|scope| {
+            for name in [b"one", b"two"] {
+                let here = &here;
+                scope.spawn(move || {
+                    let writer = here.writer().unwrap();
+                    writer.create(ROOT_INODE, name, &FILE).unwrap();
+                });
+            }
+        });
+        // One for each thread, and the shared one.
+        assert_eq!(there.region().lanes_taken(), 3);
+        drop(here);
+        assert_eq!(there.region().lanes_taken(), 0);
+    }
+
+    #[test]
+    fn a_dropped_attachment_leaves_a_lane_with_a_change_under_way() {
+        let scratch = Scratch::new("under-way");
+        let (here, there) = (scratch.attach(), scratch.attach());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let writer = here.writer().unwrap();
+                let region = here.region();
+                region.set_lane_word(writer.lane, crate::lane::word::INODE, ROOT_INODE);
+            });
+        });
+        drop(here);
+        assert_eq!(there.region().lanes_taken(), 1);
+    }
+
+    #[test]
+    fn a_thread_without_a_lane_reads_but_does_not_write() {
         let scratch = Scratch::new("full");
         let (here, there) = (scratch.attach(), scratch.attach());
         let made = here

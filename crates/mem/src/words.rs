@@ -71,7 +71,7 @@ impl Words<'_> {
     /// [`Error::Damaged`], before anything is changed, when a word lies outside the tables.
     pub(crate) fn commit(&mut self) -> Result<()> {
         let region = self.region;
-        // A concurrent lookup of a name sees the odd number and looks again.
+        // A concurrent lookup of a name sees the odd number and starts again.
         let sequence = region.memory.load(state::SEQUENCE) | 1;
         region.memory.store(state::SEQUENCE, sequence);
         region.set_lane_word(self.lane, word::COUNT, self.count as u64);

@@ -1,10 +1,11 @@
 //! Writers of a region: a lane, and the calls on names that need one. Calls that only read need none.
 
-use crate::error::{Error, Result};
-use crate::inode::{Attributes, Meant, NewInode, Node, attribute};
+use crate::error::{Error, Result, system_error};
+use crate::inode::{Attributes, NewInode};
 use crate::lane::{Lane, word};
-use crate::layout::state;
+use crate::layout::{attribute, state};
 use crate::names::{Entry, check_name, entries};
+use crate::node::{Meant, Node};
 use crate::region::Region;
 use crate::space::{Place, class_for};
 use crate::stub::{StubName, is_description_locked};
@@ -195,7 +196,7 @@ impl Writer<'_> {
     ) -> Result<T> {
         match error {
             Error::Full | Error::TablesFull
-                if self.reclaim_orphans()? + self.free_empty_pages()? > 0 =>
+                if self.reclaim_orphans()? + self.region.free_empty_pages(self.lane)? > 0 =>
             {
                 call()
             }
@@ -470,8 +471,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Frees a file that has just lost its last name. The name is gone already, so the call has succeeded: if this
-    /// fails, the file stays on the list of deleted files, and a sweep or a call that finds no room frees it.
+    /// Frees a file that has just lost its last name. The name is gone already, so the call has succeeded. If this
+    /// fails, the file stays on the list of deleted files until a sweep, or a call that finds no room, frees it.
     fn reclaim_removed(&self, node: Node) {
         let _ = self.reclaim(node);
     }
@@ -630,11 +631,7 @@ impl Region {
         if self.record_locked.has(node.generation) {
             return Ok(true);
         }
-        let failed = |source| Error::System {
-            path: stubs.path().to_owned(),
-            what: "a stub cannot be asked for locks",
-            source,
-        };
+        let failed = system_error(stubs.path(), "a stub cannot be asked for locks");
         match stubs.open_existing(&StubName::new(node, false), false, true) {
             Ok(stub) => {
                 use std::os::fd::AsRawFd;

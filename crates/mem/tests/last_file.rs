@@ -1,5 +1,5 @@
-//! Tests of the short path of reading and writing: if the file changes in between, it returns the file's current bytes
-//! and writes to the file's current place, or does nothing.
+//! Tests of the short path of reading and writing. If the file changes in between, the path reads the file's current
+//! bytes and writes to the file's current place, or does nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -74,7 +74,7 @@ fn set_size(attachment: &Attachment, node: Node, size: u64) {
 }
 
 #[test]
-fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
+fn the_last_file_reads_current_bytes_or_nothing_after_any_change() {
     let scratch = Scratch::new("model");
     // Half of the changes come from a second attachment, which stands for another process.
     let attachments = [scratch.attach(), scratch.attach()];
@@ -184,7 +184,7 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
 }
 
 #[test]
-fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
+fn the_last_file_has_no_torn_bytes_while_others_write_and_free_memory() {
     const BYTES: usize = 4096;
     let scratch = Scratch::new("torn");
     let node = create(&scratch.attach());
@@ -250,7 +250,7 @@ fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
 }
 
 #[test]
-fn it_leaves_files_with_holes_alone() {
+fn the_last_file_does_not_serve_files_with_holes() {
     let scratch = Scratch::new("holes");
     let attachment = scratch.attach();
     let node = create(&attachment);

@@ -444,7 +444,7 @@ fn whoever_is_killed_leaves_everything_whole() {
 
 // --- readers of memory that is freed
 
-const READERS_TEST: &str = "processes::nobody_reads_memory_that_is_given_back";
+const READERS_TEST: &str = "processes::freed_memory_is_read_by_no_process";
 const HUGE_BYTES: u64 = 24 << 20;
 
 /// A hugetlbfs with only the pages of the region: a process that touches a freed page is killed.
@@ -561,7 +561,7 @@ fn read_while_it_goes(path: &Path) {
 }
 
 #[test]
-fn nobody_reads_memory_that_is_given_back() {
+fn freed_memory_is_read_by_no_process() {
     if let Some((region, _)) = in_role("reader") {
         return read_while_it_goes(&region);
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use fuse::Notice;
+use fuse::{Notice, answer, connection};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -42,7 +42,7 @@ const REQUEST_BYTES_MAX: u32 = stream::SEGMENT_BLOCKS * BLOCK_BYTES as u32;
 const BACKGROUND_MAX: u16 = 4096;
 
 /// How long the kernel may cache replies: a version never changes. The kernel reduces a longer time.
-const BELIEVED: Duration = Duration::from_secs(1 << 30);
+const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
 
 /// The maximum length of a name, in bytes.
 const NAME_BYTES_MAX: u32 = 255;
@@ -101,7 +101,7 @@ fn nothing() -> FileAttr {
 
 /// The range of a read: its first and last block, and which bytes of them.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct ReadRange {
     file: FileId,
     first: u32,
     last: u32,
@@ -112,7 +112,7 @@ struct Wanted {
     size_bytes: u64,
 }
 
-impl Wanted {
+impl ReadRange {
     /// Returns the range; `None` if it begins at or behind the end of the file.
     fn of(file: FileId, size_bytes: u64, offset: u64, bytes: u32) -> Option<Self> {
         let end = size_bytes.min(offset.saturating_add(bytes.into()));
@@ -155,7 +155,7 @@ impl Wanted {
 fn read(
     source: &dyn Source,
     token: Option<Token>,
-    wanted: &Wanted,
+    wanted: &ReadRange,
     since: Instant,
     look: impl FnOnce(&[u8]),
     reply: ReplyData,
@@ -218,28 +218,22 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Less than a page means no read-ahead, and the library refuses 0. If a setting refuses a value, it returns the
-        // nearest possible one.
+        // Less than a page means no read-ahead, and the library refuses 0.
         let read_ahead_bytes = self.read_ahead_kib.saturating_mul(1024).max(1);
-        if let Err(nearest) = config.set_max_readahead(read_ahead_bytes) {
-            config.set_max_readahead(nearest).ok();
-        }
-        if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
-            config.set_max_write(nearest).ok();
-        }
+        connection::set_max_readahead(config, read_ahead_bytes);
+        connection::set_max_write(config, REQUEST_BYTES_MAX);
         config.set_max_background(BACKGROUND_MAX).ok();
         config.set_congestion_threshold(BACKGROUND_MAX).ok();
         let offered = config.capabilities();
         self.may_leave_files = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.may_leave_directories = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        for wanted in [
+        let wanted = [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
-        ] {
-            config.add_capabilities(wanted).ok();
-        }
+        ];
+        connection::add_capabilities(config, &wanted);
         Ok(())
     }
 
@@ -250,7 +244,7 @@ impl Filesystem for Adapter {
         let found =
             file_of(parent.0).and_then(|directory| self.view.look_up(directory, name.as_bytes()));
         let attributes = self.found(found).unwrap_or_else(nothing);
-        reply.entry(&BELIEVED, &attributes, GENERATION);
+        reply.entry(&CACHE_TIME, &attributes, GENERATION);
     }
 
     fn getattr(
@@ -260,10 +254,8 @@ impl Filesystem for Adapter {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        match self.found(file_of(inode.0)) {
-            Some(attributes) => reply.attr(&BELIEVED, &attributes),
-            None => reply.error(Errno::ENOENT),
-        }
+        let found = self.found(file_of(inode.0)).ok_or(Errno::ENOENT);
+        answer::attributes(reply, CACHE_TIME, found);
     }
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
@@ -311,7 +303,7 @@ impl Filesystem for Adapter {
             // file.
             return reply.error(Errno::EINVAL);
         }
-        let Some(wanted) = Wanted::of(file, size_bytes, offset, size) else {
+        let Some(wanted) = ReadRange::of(file, size_bytes, offset, size) else {
             return reply.data(&[]);
         };
         self.fuse_reads.fetch_add(1, Ordering::Relaxed);
@@ -354,10 +346,7 @@ impl Filesystem for Adapter {
             let kind = self.view.node(file).map_or(FileType::RegularFile, kind_of);
             reply.add(INodeNo(inode_of(file)), behind, kind, name)
         });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
+        answer::listed(reply, listed);
     }
 
     fn readdirplus(
@@ -371,7 +360,7 @@ impl Filesystem for Adapter {
         let listed = self.list(inode, offset, |file, behind, name| {
             let attributes = self.found(Some(file)).unwrap_or_else(nothing);
             let inode = INodeNo(inode_of(file));
-            reply.add(inode, behind, name, &BELIEVED, &attributes, GENERATION)
+            reply.add(inode, behind, name, &CACHE_TIME, &attributes, GENERATION)
         });
         match listed {
             Ok(()) => reply.ok(),

@@ -8,6 +8,7 @@ use stream::device::{Device, Pages, Start};
 use stream::manifest::{Manifest, ROOT};
 use stream::{BlockAt, FileId, Token};
 
+use crate::json::escaped;
 use crate::pages::PageCache;
 use crate::source::{Source, Unreadable};
 
@@ -95,29 +96,4 @@ fn path_of(manifest: &Manifest, file: FileId) -> String {
     }
     parts.reverse();
     parts.join("/")
-}
-
-/// Escapes a text for use inside a JSON string.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => escaped.extend(['\\', letter]),
-            '\0'..'\u{20}' => {
-                write!(escaped, "\\u{:04x}", u32::from(letter)).ok();
-            }
-            _ => escaped.push(letter),
-        }
-    }
-    escaped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_name_is_a_json_text() {
-        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\u000a");
-    }
 }

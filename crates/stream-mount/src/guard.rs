@@ -6,7 +6,7 @@
 //! process and aborts the connection. The kernel reports the death independently of the other threads.
 //!
 //! It is forked before the process has grown. From then on it only makes system calls with memory that was prepared
-//! before: other threads may have held locks at that moment, for example the allocator's.
+//! before. Other threads may have held locks at that moment, for example the allocator's.
 
 use std::ffi::{CString, c_char};
 use std::io::{self, Read, Write};

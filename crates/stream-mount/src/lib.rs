@@ -16,11 +16,12 @@
 //! sees it, `adapter.rs` the requests of the kernel, `readers.rs` the threads that wait for blocks, `processes.rs` the
 //! state of processes from `/proc`, `tasks.rs` which task a read belongs to, `watcher.rs` when processes end,
 //! `pages.rs` the page cache, `loaders.rs` the loaders that programs name, `guard.rs` the guard, `session.rs` mounting
-//! and unmounting.
+//! and unmounting, `json.rs` text in JSON.
 
 mod adapter;
 mod device;
 mod guard;
+mod json;
 mod loaders;
 mod pages;
 mod processes;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use stream::FileId;
 use stream::manifest::Kind;
 
-use crate::device::escaped;
+use crate::json::escaped;
 use crate::view::View;
 
 /// The maximum number of recorded loaders, each with the first program that names it; further ones are ignored.

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_and_its_threads_are_known() {
+    fn own_process_and_its_threads_are_found() {
         let own = std::process::id();
         let found = look_at(own).unwrap();
         assert_eq!(found.parent, std::os::unix::process::parent_id());

@@ -1,6 +1,6 @@
 //! Mounting, and ending a mount in order.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,10 +17,6 @@ use crate::readers::Readers;
 use crate::source::Source;
 use crate::tasks::Tasks;
 use crate::view::View;
-
-/// The maximum number of threads that reply to the kernel. They never wait, so more than the number of processors are
-/// useless.
-const THREADS_MAX: usize = 4;
 
 /// The prefix of each mount's source, in the list of mounts.
 const SOURCE_PREFIX: &str = "stream:";
@@ -67,19 +63,18 @@ pub fn mount(
     on_end: impl FnOnce() + Send + Sync + 'static,
 ) -> Result<Mounted, MountError> {
     let directory = fuse::prepare(directory)?;
-    let failed = |error: io::Error| MountError::Refused(error.to_string());
     let view = View::new(source.manifest(), &options.redirect)
         .map_err(|path| MountError::Refused(format!("{} is not in the tree", path.display())))?;
     let view = Arc::new(view);
     let tasks = Arc::new(Tasks::new(Arc::clone(&source), Arc::clone(&view)));
     let loaders = Arc::new(Loaders::default());
     let pages = Arc::new(PageCache::new(Arc::clone(&view), Arc::clone(&loaders)));
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let settings = Settings {
         source: &format!("{SOURCE_PREFIX}{}", options.source),
         is_read_only: true,
         allows_other_users: options.allows_other_users,
-        threads: threads.clamp(2, THREADS_MAX),
+        // They never wait, so more threads than processors are useless.
+        threads: fuse::threads(),
     };
     let (session, notifier) =
         fuse::mount_notifying(&directory, &settings, on_end, |notice| Adapter {
@@ -104,13 +99,13 @@ pub fn mount(
         read_ahead_kib: None,
     };
     // From here on an error unmounts, because `mounted` is dropped.
-    let file_system = FileSystem::at(&directory).map_err(failed)?;
+    let file_system = FileSystem::at(&directory).map_err(fuse::failed)?;
     if let Some(mut guard) = guard {
-        guard.tell(&directory, file_system).map_err(failed)?;
+        guard.tell(&directory, file_system).map_err(fuse::failed)?;
         mounted.guard = Some(guard);
     }
     mounted.read_ahead_kib = file_system.read_ahead_kib();
-    mounted.tasks.start(file_system).map_err(failed)?;
+    mounted.tasks.start(file_system).map_err(fuse::failed)?;
     mounted.pages.start(&directory, file_system, notifier);
     mounted.source.set_pages(Some(Arc::clone(&mounted.pages)));
     Ok(mounted)

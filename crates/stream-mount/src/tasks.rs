@@ -10,7 +10,7 @@
 //!   cache, and so is read without a request.
 //!
 //! A dynamic loader is no task: it is read for every program. If it is run as a program itself, the first file that it
-//! reads is the task, because that is the program that it was given.
+//! reads is the task: the program that it was given.
 //!
 //! If a process first reads from the mount after its ancestors have ended, it is not recognised as theirs.
 
@@ -26,8 +26,8 @@ use crate::source::Source;
 use crate::view::View;
 use crate::watcher::Watcher;
 
-/// How long a cached result is valid: that a thread is still the same one, and that a process without a task has not
-/// begun one.
+/// How long a cached result is valid. It says that a thread is still the same one, and that a process without a task
+/// has not begun one.
 const BELIEVED: Duration = Duration::from_millis(100);
 
 /// The maximum number of cached threads. When it is reached, all are dropped and looked up again.

@@ -13,7 +13,7 @@
 //! `store.rs` reading a store, `wire/` messages, `link/` a device's connection, `tls/` identities, `predict/` which
 //! blocks a task will need, `program.rs` which loader a program names, `provide/` what a server caches in memory,
 //! `server/` serves many devices, `device/` the device part, `group.rs` hashes in groups with one proof each,
-//! `recent.rs` a least-recently-used cache, `regular.rs` how files of a store are opened.
+//! `recent.rs` a least-recently-used cache, `regular.rs` how files of a store are opened, `sync.rs` taking a lock.
 
 pub mod block;
 pub mod device;
@@ -28,6 +28,7 @@ mod recent;
 mod regular;
 pub mod server;
 pub mod store;
+mod sync;
 pub mod tls;
 pub mod wire;
 

@@ -149,7 +149,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_a_file_begins_with_is_looked_at(
+        fn any_beginning_of_a_file_is_examined(
             mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
             is_elf: bool,
         ) {

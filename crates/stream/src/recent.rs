@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_last_is_kept_and_never_more_than_may_be() {
+    fn the_last_used_values_are_kept_within_the_limit() {
         let mut recent = Recent::new(4 * (1000 + ENTRY_BYTES));
         for key in 0..4 {
             recent.put(key, key, 1000);

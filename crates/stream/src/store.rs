@@ -1,38 +1,45 @@
 //! Reading a store: the published versions, the contents of their files, and the compressed segments.
 //!
-//! `store/files.rs` has the files of a store and replaces them, `store/index.rs` the bytes of an index,
-//! `store/error.rs` the errors, `store/held.rs` the versions in use, `store/newest.rs` selects the version to serve if
-//! the newest one is damaged. A store may be published to and pruned while others read it.
+//! A store may be published to and pruned while others read it.
+//!
+//! **Files:** `store/files.rs` the files of a store and their replacement, `store/index.rs` the bytes of an index,
+//! `store/error.rs` the errors, `store/published.rs` a version, `store/leases.rs` the versions in use,
+//! `store/newest.rs` the version to serve if the newest one is damaged, `store/damage.rs` the known damaged manifests.
 
+mod damage;
 pub(crate) mod error;
 pub(crate) mod files;
-mod held;
 pub(crate) mod index;
+mod leases;
 mod newest;
+mod published;
 
 pub use error::StoreError;
 pub use files::format_line;
+pub use index::Location;
+pub use published::Published;
 
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, SEGMENT_BLOCKS};
 use crate::group::{Group, Outline, groups_of};
 use crate::manifest::{self, Kind, Manifest, PublicKey};
 use crate::recent::Recent;
 use crate::regular;
+use crate::sync::locked;
 use crate::wire::MANIFEST_BYTES_MAX;
+use damage::Damage;
 use files::Layout;
-use held::Holds;
 use index::{GROUP_SEGMENTS, Index, Part, Record, Row, SEGMENT_BYTES_MAX};
-use newest::Damage;
+use leases::Leases;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub(crate) use error::system;
-pub(crate) use held::Held;
+pub(crate) use leases::Lease;
 pub(crate) use newest::{Newest, Passed};
 
 /// The maximum number of packs of a store. Readers hold each pack open.
@@ -45,8 +52,8 @@ const LOADS_MAX: u32 = 5;
 /// The maximum memory of the cache of hash groups and the locations of their segments, in bytes.
 pub const GROUPS_BYTES_MAX: usize = 16 << 20;
 
-/// The maximum memory of the cache of outlines, which prove groups of long files, in bytes: some 64 bytes for each MiB
-/// of a recently requested file.
+/// The maximum memory of the cache of outlines, in bytes. Outlines prove groups of long files; one takes some 64 bytes
+/// for each MiB of a recently requested file.
 pub const OUTLINES_BYTES_MAX: usize = 16 << 20;
 
 /// The maximum number of versions cached in memory.
@@ -59,30 +66,6 @@ pub(crate) const PACK_HEADER_BYTES: usize = 16;
 /// The size of the length and checksum before each segment, in bytes.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 8;
 
-/// The location of a compressed segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Location {
-    /// The number of the pack.
-    pub pack: u32,
-    /// The offset in the pack, in bytes.
-    pub offset: u64,
-    /// The compressed size, in bytes.
-    pub bytes: u32,
-    /// The number of its blocks, 1 to [`SEGMENT_BLOCKS`].
-    pub blocks: u32,
-}
-
-/// A published version.
-#[derive(Debug)]
-pub struct Published {
-    /// The number of the version.
-    pub version: u64,
-    /// The signed manifest as devices receive it.
-    pub signed: Arc<[u8]>,
-    /// The verified manifest.
-    pub manifest: Arc<Manifest>,
-}
-
 /// A store, open for reading.
 #[derive(Debug)]
 pub struct Store {
@@ -94,7 +77,7 @@ pub struct Store {
     outlines: Mutex<Recent<ContentId, Arc<Outline>>>,
     /// Held while a long record is read from end to end, so that concurrent requests read only one at a time.
     outlining: Mutex<()>,
-    holds: Arc<Holds>,
+    leases: Arc<Leases>,
     damage: Damage,
     /// Held while the indexes are read again. Readers continue with the previous ones.
     refreshing: Mutex<()>,
@@ -147,7 +130,7 @@ impl Store {
             parts: Mutex::new(Recent::new(GROUPS_BYTES_MAX)),
             outlines: Mutex::new(Recent::new(OUTLINES_BYTES_MAX)),
             outlining: Mutex::default(),
-            holds: Arc::default(),
+            leases: Arc::default(),
             damage: Damage::default(),
             refreshing: Mutex::default(),
         })
@@ -185,15 +168,15 @@ impl Store {
     /// # Errors
     /// There is no such version, or its manifest is damaged.
     pub fn published(&self, version: u64) -> Result<Arc<Published>, StoreError> {
-        let mut kept = lock(&self.published);
+        let mut kept = locked(&self.published);
         if let Some(at) = kept.iter().position(|kept| kept.version == version)
             && let Some(found) = kept.remove(at)
         {
             kept.push_front(Arc::clone(&found));
             return Ok(found);
         }
-        if let Some(held) = self.holds.get(version) {
-            return Ok(held);
+        if let Some(leased) = self.leases.get(version) {
+            return Ok(leased);
         }
         let (manifest, signed) = match read_manifest(&self.layout, version, &self.publisher) {
             Err(StoreError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -212,25 +195,25 @@ impl Store {
     }
 
     /// Keeps a version open for its user, even after it is pruned.
-    pub(crate) fn hold(&self, published: &Arc<Published>) -> Held {
-        self.holds.hold(published)
+    pub(crate) fn lease(&self, published: &Arc<Published>) -> Lease {
+        self.leases.lease(published)
     }
 
     /// Must be called every few seconds. Loads what was published and pruned. Closes files that only pruned versions
-    /// need, once these have been unused for [`held::ROUNDS_UNUSED`] calls. Until then these files occupy disk space.
+    /// need, once these have been unused for [`leases::ROUNDS_UNUSED`] calls. Until then these files occupy disk space.
     ///
     /// # Errors
     /// The store cannot be read; nothing changes then.
     pub(crate) fn tidy(&self) -> Result<(), StoreError> {
-        self.holds.pass();
-        let _alone = lock(&self.refreshing);
+        self.leases.pass();
+        let _alone = locked(&self.refreshing);
         let before = self.state();
-        let is_unused = |version: &u64| self.holds.get(*version).is_none();
+        let is_unused = |version: &u64| self.leases.get(*version).is_none();
         if before.kept.iter().any(is_unused) || before.listed != self.layout.numbers()? {
             self.reload(&before)?;
         }
         let versions = self.layout.versions()?;
-        lock(&self.published).retain(|kept| {
+        locked(&self.published).retain(|kept| {
             versions.binary_search(&kept.version).is_ok() || !is_unused(&kept.version)
         });
         Ok(())
@@ -256,7 +239,7 @@ impl Store {
     /// Returns the memory of cached hashes and outlines, in bytes.
     #[must_use]
     pub fn hashes_bytes(&self) -> usize {
-        lock(&self.parts).bytes() + lock(&self.outlines).bytes()
+        locked(&self.parts).bytes() + locked(&self.outlines).bytes()
     }
 
     /// Returns the location of a segment of a content: the one that begins with block `SEGMENT_BLOCKS × segment`.
@@ -329,7 +312,7 @@ impl Store {
         let mut pack = self.pack(&at)?;
         if pack.is_none() {
             // The cached location may predate a prune that moved the segment to another pack.
-            lock(&self.parts).clear();
+            locked(&self.parts).clear();
             (part, at) = self.place(content, segment)?;
             pack = self.pack(&at)?;
         }
@@ -371,7 +354,7 @@ impl Store {
     }
 
     fn part(&self, content: &ContentId, group: u32) -> Result<Arc<Part>, StoreError> {
-        if let Some(part) = lock(&self.parts).get(&(*content, group)) {
+        if let Some(part) = locked(&self.parts).get(&(*content, group)) {
             return Ok(part);
         }
         let lies = self.row(content)?;
@@ -382,7 +365,7 @@ impl Store {
         let Lies { row, file, path } = &lies;
         let part = Arc::new(row.part(file, path, outline.as_deref(), group)?);
         let bytes = size_of_val(&part.hashes[..]) + size_of_val(&part.segments[..]);
-        lock(&self.parts).put((*content, group), Arc::clone(&part), bytes);
+        locked(&self.parts).put((*content, group), Arc::clone(&part), bytes);
         Ok(part)
     }
 
@@ -392,18 +375,18 @@ impl Store {
         if groups_of(row.blocks) == 1 {
             return Ok(None);
         }
-        let kept = || lock(&self.outlines).get(&row.content);
+        let kept = || locked(&self.outlines).get(&row.content);
         if let Some(outline) = kept() {
             return Ok(Some(outline));
         }
-        let _alone = lock(&self.outlining);
+        let _alone = locked(&self.outlining);
         if let Some(outline) = kept() {
             return Ok(Some(outline));
         }
         let outline = row.outline(file, path)?.map(Arc::new);
         if let Some(outline) = &outline {
             let bytes = outline.bytes();
-            lock(&self.outlines).put(row.content, Arc::clone(outline), bytes);
+            locked(&self.outlines).put(row.content, Arc::clone(outline), bytes);
         }
         Ok(outline)
     }
@@ -431,7 +414,7 @@ impl Store {
 
     /// Reads the indexes again if the list of indexes and packs has changed.
     fn refresh(&self) -> Result<(), StoreError> {
-        let _alone = lock(&self.refreshing);
+        let _alone = locked(&self.refreshing);
         let before = self.state();
         if before.listed != self.layout.numbers()? {
             self.reload(&before)?;
@@ -441,10 +424,10 @@ impl Store {
 
     /// Reads the indexes again.
     fn reload(&self, before: &State) -> Result<(), StoreError> {
-        let state = State::load_behind(&self.layout, before, &self.holds.all())?;
+        let state = State::load_behind(&self.layout, before, &self.leases.all())?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
         // The locations of segments may have changed.
-        lock(&self.parts).clear();
+        locked(&self.parts).clear();
         Ok(())
     }
 }
@@ -461,19 +444,19 @@ impl State {
         Self::load_listed(layout, &Self::default(), &packs, &indexes, true)
     }
 
-    /// Like [`Self::load`], with a previous state. Keeps what `held` versions need from it, because they may have been
+    /// Like [`Self::load`], with a previous state. Keeps what `leased` versions need from it, because they may be
     /// pruned meanwhile.
     fn load_behind(
         layout: &Layout,
         before: &Self,
-        held: &[Arc<Published>],
+        leased: &[Arc<Published>],
     ) -> Result<Self, StoreError> {
         let mut listed = layout.numbers()?;
         for _ in 0..LOADS_MAX {
             let mut state = Self::load_listed(layout, before, &listed.0, &listed.1, false)?;
             let now = layout.numbers()?;
             if now == listed {
-                for published in held {
+                for published in leased {
                     state.keep(before, published, layout);
                 }
                 state.listed = listed;
@@ -678,8 +661,4 @@ pub(crate) fn unpack(compressed: &[u8], at: &Location, hashes: &[BlockHash]) -> 
             .zip(hashes)
             .all(|(block, hash)| BlockHash::of(block) == *hash);
     is_right.then_some(bytes)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

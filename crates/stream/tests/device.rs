@@ -85,7 +85,7 @@ fn a_prefetched_start_needs_no_request_and_is_traced_in_order() {
 }
 
 #[test]
-fn what_nobody_read_of_a_plan_is_counted_and_what_it_misses_is_asked_for() {
+fn unread_blocks_of_a_plan_are_counted_and_missing_ones_requested() {
     let tree = Tree::usual();
     let all = tree.all();
     let (plan, others) = (all[..20].to_vec(), all[40..44].to_vec());
@@ -296,7 +296,7 @@ fn a_frame_that_is_cut_off_is_nothing() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_left_aside_and_its_sender_left_alone() {
+fn unrequested_blocks_are_ignored_and_their_server_is_quarantined() {
     let fake = Fake::start(Tree::usual(), |peer, request| {
         let at = match request {
             Request::Read { at, .. } => Some(*at),
@@ -394,7 +394,7 @@ fn the_deadline_is_counted_from_the_request_and_what_is_here_is_returned_after_i
     assert!(device.read_since(None, at(1, 0), long_ago).is_ok());
 }
 
-/// The keeper reports what tasks have read, while another thread ends them.
+/// The maintenance thread reports what tasks have read, while another thread ends them.
 #[test]
 fn the_end_of_a_task_does_not_overtake_what_it_has_read() {
     const TASKS: usize = 200;
@@ -429,7 +429,7 @@ fn the_end_of_a_task_does_not_overtake_what_it_has_read() {
                 device.read(Some(*token), *at).unwrap();
             }
         }
-        // The keeper has begun to report these tasks.
+        // The maintenance thread has begun to report these tasks.
         told.recv().unwrap();
         for token in tokens {
             device.end(token, true);
@@ -453,7 +453,7 @@ fn the_end_of_a_task_does_not_overtake_what_it_has_read() {
 }
 
 #[test]
-fn what_is_not_answered_is_followed_by_questions() {
+fn an_unanswered_request_is_followed_by_pings() {
     // Simulates a lost answer: the server sends it only at the fourth `Ping` that follows.
     let waiting = Mutex::new((None, 0));
     let fake = Fake::start(Tree::usual(), move |peer, request| {

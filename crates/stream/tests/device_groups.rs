@@ -167,7 +167,7 @@ fn named(requests: &[Request]) -> Vec<Token> {
 
 #[test]
 fn a_token_that_was_refused_is_not_named_again() {
-    // The first token is refused at its begin, the second one at a read, like by a server that has forgotten it; a
+    // The first token is refused at its begin, the second one at a read, like by a server that has forgotten it. A
     // third one is known.
     let begun = Mutex::new(Vec::new());
     let fake = Fake::start(Tree::usual(), move |peer, request| {

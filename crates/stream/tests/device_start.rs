@@ -207,7 +207,7 @@ fn a_manifest_that_comes_byte_by_byte_is_given_up() {
 }
 
 #[test]
-fn what_ran_once_runs_without_a_network() {
+fn a_program_that_ran_once_runs_without_a_network() {
     let tree = Tree::usual();
     let needed: Vec<BlockAt> = tree.all().into_iter().step_by(2).collect();
     let mut fake = Fake::start(tree, |_, _| Flow::Usual);
@@ -601,7 +601,7 @@ fn of_a_damaged_store_all_else_is_fetched_and_the_damage_is_counted() {
 }
 
 #[test]
-fn what_is_damaged_at_the_server_is_said_until_it_comes() {
+fn damage_at_the_server_is_reported_until_the_block_arrives() {
     let is_broken = Arc::new(AtomicBool::new(true));
     let broken = Arc::clone(&is_broken);
     let fake = Fake::start(Tree::usual(), move |peer, request| match request {

@@ -172,7 +172,7 @@ fn the_second_start_is_prefetched_the_third_after_a_restart_too() {
 }
 
 #[test]
-fn a_prefetched_start_over_the_page_cache() {
+fn a_prefetched_start_reads_from_the_page_cache() {
     let served = Served::new("end-pages");
     let first = Device::start(served.settings()).unwrap();
     run(&served, &first);
@@ -227,7 +227,7 @@ fn a_server_that_is_restarted_on_the_way_costs_no_block() {
 }
 
 #[test]
-fn what_ran_once_runs_offline() {
+fn a_program_that_ran_once_runs_offline() {
     let mut served = Served::new("end-offline");
     let cache = Arc::new(MemoryCache::default());
     let settings = Settings {

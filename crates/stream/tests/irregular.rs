@@ -50,7 +50,7 @@ fn uses(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn what_is_no_file_holds_up_nobody_and_is_named() {
+fn an_irregular_file_delays_no_device_and_is_named() {
     let kinds: [fn(&Path); 2] = [put_fifo, put_device];
     for put in kinds {
         for name in [

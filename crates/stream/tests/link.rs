@@ -81,7 +81,7 @@ fn fifty_megabytes_go_both_ways_at_once_with_tls() {
 
 /// Both directions are full until the server reads: a reader that waits for the writer would wait forever.
 #[test]
-fn what_comes_in_does_not_wait_for_a_writer_that_nobody_reads() {
+fn received_bytes_do_not_wait_for_a_blocked_writer() {
     const MUCH: usize = 16 << 20;
     let identities = Identities::new();
     for tls in [false, true] {

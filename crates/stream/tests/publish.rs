@@ -107,7 +107,7 @@ fn a_tree_comes_back_as_it_was() {
 }
 
 #[test]
-fn what_a_store_has_lost_is_packed_anew_from_the_tree() {
+fn lost_content_of_a_store_is_packed_again_from_the_tree() {
     use stream::publish::check;
     let scratch = Scratch::new("lost");
     write(&scratch.path("tree/first"), 300_000, 1);

@@ -81,7 +81,7 @@ fn neighbours_come_behind_a_demand_and_never_twice() {
 }
 
 #[test]
-fn what_one_run_read_is_pushed_to_the_next_one_whole() {
+fn blocks_read_by_one_run_are_pushed_to_the_next_one() {
     let scratch = published("server-learn");
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
@@ -104,7 +104,7 @@ fn what_one_run_read_is_pushed_to_the_next_one_whole() {
 }
 
 #[test]
-fn what_the_device_holds_or_asked_for_is_left_out_of_the_plan() {
+fn held_and_requested_blocks_are_left_out_of_the_plan() {
     let scratch = published("server-held");
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
@@ -470,7 +470,7 @@ fn a_bad_frame_closes_that_connection_only() {
 }
 
 #[test]
-fn who_says_nothing_holds_no_place() {
+fn a_silent_connection_keeps_no_place() {
     let scratch = published("server-slow");
     let mut with = settings(&scratch);
     with.half_open_max = 4;
@@ -609,7 +609,7 @@ fn metrics_are_given_over_http() {
 }
 
 #[test]
-fn who_asks_for_metrics_and_says_nothing_holds_up_nobody() {
+fn a_silent_client_of_metrics_delays_no_other() {
     let scratch = published("server-metrics-silent");
     let mut with = settings(&scratch);
     with.metrics = Some("127.0.0.1:0".parse().unwrap());

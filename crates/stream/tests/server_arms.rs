@@ -92,7 +92,7 @@ fn begin(device: &mut Device) {
 }
 
 #[test]
-fn none_reads_a_segment_when_it_is_requested() {
+fn arm_none_reads_a_segment_when_it_is_requested() {
     let scratch = learned("arms-none", Mode::Paper);
     let (running, mut device) = serve(&scratch, Mode::Paper, Arm::None, 0.0);
     assert_eq!(running.watch.provider().memory_bytes, 0);

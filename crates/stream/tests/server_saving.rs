@@ -8,7 +8,7 @@ use std::time::Duration;
 use stream::wire::Refusal;
 
 #[test]
-fn what_was_learned_outlives_the_server_and_the_version() {
+fn learned_actions_outlive_the_server_and_the_version() {
     let scratch = published("server-restart");
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
@@ -58,7 +58,7 @@ fn changes_are_saved_while_the_server_runs() {
 }
 
 #[test]
-fn what_could_not_be_saved_is_saved_when_it_can_be() {
+fn actions_that_could_not_be_saved_are_saved_later() {
     let scratch = published("server-unsaved");
     let mut with = settings(&scratch);
     with.save_after = Duration::ZERO;
@@ -160,7 +160,7 @@ fn an_evicted_older_version_does_not_overwrite_what_the_newest_has_learned() {
 }
 
 #[test]
-fn what_an_older_version_has_not_saved_yet_is_saved_by_the_newest() {
+fn unsaved_actions_of_an_older_version_are_saved_by_the_newest() {
     let scratch = published("server-handed-on");
     let running = Running::start(settings(&scratch));
     let mut older = Device::new(&running, &scratch, 1);

@@ -185,8 +185,8 @@ fn segments_in_mode_paper_have_the_length_that_is_set() {
 }
 
 #[test]
-fn pieces_compressed_well_outlive_the_server() {
-    let scratch = published("server-shelf");
+fn well_compressed_pieces_outlive_the_server() {
+    let scratch = published("server-bundle-files");
     let start = || {
         let mut with = settings(&scratch);
         with.bundle_level = 6;

@@ -161,7 +161,7 @@ fn damage_is_told_with_the_files_that_need_it() {
 
 /// The versions to be removed may be all that is sound.
 #[test]
-fn what_stays_is_read_before_a_version_goes() {
+fn remaining_content_is_read_before_a_version_is_removed() {
     let scratch = Scratch::new("prune-first");
     let (tree, store_path) = (scratch.path("tree"), scratch.path("store"));
     fs::create_dir(&tree).unwrap();
@@ -441,7 +441,7 @@ fn a_store_has_one_publisher() {
 }
 
 #[test]
-fn what_cannot_be_published_is_refused() {
+fn a_tree_that_cannot_be_published_is_refused() {
     let scratch = Scratch::new("refused");
     let (tree, store) = (scratch.path("tree"), scratch.path("store"));
     write(&tree.join("a"), 10, 1);

@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn requests_come_back(request in request()) {
+    fn an_encoded_request_decodes_to_itself(request in request()) {
         let (kind, version, payload) = encoded(&request);
         prop_assert_eq!(Request::decode(kind, version, &payload), Ok(request));
         // Without its last byte, or with one more, it is not the same message.
@@ -232,7 +232,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_come_back(answer in answer()) {
+    fn an_encoded_answer_decodes_to_itself(answer in answer()) {
         let (kind, version, payload) = encoded_answer(&answer);
         prop_assert_eq!(Answer::decode(kind, version, &payload), Ok(answer));
     }
@@ -317,7 +317,7 @@ fn a_group_has_no_more_hashes_and_values_than_there_may_be() {
 }
 
 #[test]
-fn what_is_above_a_limit_is_refused() {
+fn a_message_above_a_limit_is_refused() {
     let many = |count: u32| (0..count).map(|index| at(1, index * 2)).collect::<Vec<_>>();
     let refused = |request: &Request| {
         let (kind, version, payload) = encoded(request);

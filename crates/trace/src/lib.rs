@@ -6,9 +6,9 @@
 //!
 //! **Must not know:** the file store and its format, sockets.
 //!
-//! **Invariants:** a malformed line of readings affects that line alone and is counted by its reason; no input makes
-//! the parser panic or hold more than its stated limits; readings are yielded in the order of the trace and never
-//! before their time; the bytes stored for a reading give back exactly the number that was parsed.
+//! **Invariants:** A malformed line of readings affects that line alone and is counted by its reason. No input makes
+//! the parser panic or hold more than its stated limits. Readings are yielded in the order of the trace and never
+//! before their time. The bytes stored for a reading give back exactly the number that was parsed.
 //!
 //! **Files:** `lib.rs` types, limits and the bundled trace, `line.rs` bounded lines and CSV fields, `sensors.rs` and
 //! `readings.rs` the two tables, `replay.rs` the replayer, `sink.rs` the way into the database, `error.rs`.

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_with_and_without_quotes() {
+    fn fields_are_split_with_and_without_quotes() {
         assert_eq!(fields::<3>("a,\"b, c\",d").unwrap(), ["a", "b, c", "d"]);
         assert_eq!(
             fields::<2>("\"say \"\"hi\"\"\",").unwrap(),

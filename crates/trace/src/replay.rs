@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_resumes_and_repeats() {
+    fn a_replay_ends_resumes_and_repeats() {
         let trace = small();
         assert_eq!(run(&trace, 1.0, 0, 0, 10).len(), 3);
         assert_eq!(

@@ -31,7 +31,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn sensors_never_panic(body in near_csv(), with_header in any::<bool>()) {
+    fn tables_of_sensors_are_read_without_panic(body in near_csv(), with_header in any::<bool>()) {
         let mut source = if with_header { format!("{}\n", sensors::HEADER).into_bytes() } else { Vec::new() };
         source.extend_from_slice(&body);
         if let Ok(found) = Sensors::read(&source[..]) {

@@ -21,8 +21,8 @@ impl Allowance {
     }
 }
 
-/// A simulated device that panics on an access outside of its blocks, on more operations than allowed, or on a write
-/// when it must only be read.
+/// A simulated device that panics on an access outside of its blocks, or on more operations than allowed. A read-only
+/// one panics on a write.
 pub(crate) struct Watched {
     pub(crate) inner: SimDevice,
     /// Blocks that are unreadable until they are written.

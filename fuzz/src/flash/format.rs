@@ -1,5 +1,5 @@
-//! The format as tests with forged images know it, independent of the crate's own code: kinds of blocks, their
-//! checksums, and the positions of their fields. The fuzz targets and the tests of `flash` share it.
+//! The format as tests with forged images know it, independent of the crate's own code. It has the kinds of blocks,
+//! their checksums, and the positions of their fields. The fuzz targets and the tests of `flash` share it.
 
 use base::block::BLOCK_BYTES;
 use base::sim::SimDevice;
@@ -52,124 +52,59 @@ pub(crate) fn set_field(block: &mut Block, (offset, bytes): (usize, usize), valu
     block[offset..offset + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
 }
 
-/// Offset and width of the fields of a file's state.
-const STATE: [(usize, usize); 17] = [
-    (0, 8),
-    (8, 4),
-    (12, 4),
-    (16, 8),
-    (24, 2),
-    (26, 1),
-    (27, 1),
-    (28, 1),
-    (29, 1),
-    (30, 1),
-    (31, 1),
-    (32, 4),
-    (36, 4),
-    (40, 4),
-    (44, 4),
-    (48, 4),
-    (52, 4),
-];
-const STATE_MORE: [(usize, usize); 2] = [(56, 1), (60, 4)];
-const PIECE: [(usize, usize); 4] = [(0, 4), (4, 4), (8, 1), (9, 7)];
+/// Returns offset and width of fields that follow each other without a gap, by their widths.
+fn run(mut offset: usize, widths: &[usize]) -> Vec<(usize, usize)> {
+    let mut fields = Vec::with_capacity(widths.len());
+    for bytes in widths {
+        fields.push((offset, *bytes));
+        offset += bytes;
+    }
+    fields
+}
 
-/// Offset and width of every field of a block. `name_bytes_max` is that of the store.
+/// The fields of a file's state.
+fn state(base: usize) -> Vec<(usize, usize)> {
+    let widths = [8, 4, 4, 8, 2, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4, 4, 4, 1];
+    [run(base, &widths), run(base + 60, &[4])].concat()
+}
+
+/// The fields of a list of free pieces.
+fn pieces(base: usize, count: usize) -> Vec<(usize, usize)> {
+    let places = (base..).step_by(16).take(count);
+    places.flat_map(|place| run(place, &[4, 4, 1, 7])).collect()
+}
+
+/// Offset and width of every field of a block. `name_bytes_max` is that of the store. Inputs of the fuzz targets select
+/// a field by its index.
 pub(crate) fn fields(kind: Kind, name_bytes_max: usize) -> Vec<(usize, usize)> {
-    let at = |base: usize, list: &[(usize, usize)]| {
-        list.iter()
-            .map(|(offset, bytes)| (base + offset, *bytes))
-            .collect::<Vec<_>>()
-    };
-    let state = |base: usize| [at(base, &STATE), at(base, &STATE_MORE)].concat();
-    let pieces = |base: usize, count: usize| -> Vec<_> {
-        (0..count)
-            .flat_map(|index| at(base + 16 * index, &PIECE))
-            .collect()
-    };
     match kind {
-        Kind::Superblock => at(
-            0,
-            &[
-                (8, 4),
-                (16, 8),
-                (48, 8),
-                (56, 8),
-                (64, 4),
-                (68, 2),
-                (70, 2),
-                (72, 4),
-                (76, 4),
-            ],
-        ),
+        Kind::Superblock => [run(8, &[4]), run(16, &[8]), run(48, &[8, 8, 4, 2, 2, 4, 4])].concat(),
         Kind::Root => {
-            let mut all = at(
-                0,
-                &[
-                    (16, 8),
-                    (24, 1),
-                    (25, 1),
-                    (26, 1),
-                    (27, 1),
-                    (28, 4),
-                    (32, 4),
-                    (36, 4),
-                    (40, 8),
-                    (48, 8),
-                    (56, 8),
-                    (64, 8),
-                    (72, 4),
-                    (76, 2),
-                    (80, 4),
-                    (84, 4),
-                    (88, 4),
-                    (92, 4),
-                    (96, 4),
-                    (100, 4),
-                    (104, 8),
-                ],
-            );
+            let mut all = run(16, &[8, 1, 1, 1, 1, 4, 4, 4, 8, 8, 8, 8, 4, 2]);
+            all.extend(run(80, &[4, 4, 4, 4, 4, 4, 8]));
             for slot in (1152..).step_by(72).take(32) {
-                all.extend(at(slot, &[(0, 2), (2, 2), (4, 4)]));
+                all.extend(run(slot, &[2, 2, 4]));
                 all.extend(state(slot + 8));
             }
             all.extend(pieces(128, 64));
             all
         }
         Kind::Bucket => {
-            let mut all = at(0, &[(8, 4), (12, 4), (16, 8), (24, 2)]);
+            let mut all = run(8, &[4, 4, 8, 2]);
             let entry_bytes = (68 + name_bytes_max).next_multiple_of(8);
             for entry in 0..(BLOCK_BYTES - 32) / entry_bytes {
                 let base = 32 + entry * entry_bytes;
-                all.extend(at(base, &[(0, 1), (1, 1), (68, 1), (69, 2)]));
+                all.extend(run(base, &[1, 1]));
+                all.extend(run(base + 68, &[1, 2]));
                 all.extend(state(base + 4));
             }
             all
         }
         Kind::Data => {
-            let mut all = at(
-                0,
-                &[
-                    (8, 8),
-                    (16, 8),
-                    (24, 4),
-                    (28, 4),
-                    (32, 2),
-                    (34, 1),
-                    (35, 1),
-                    (36, 4),
-                    (40, 4),
-                    (44, 1),
-                    (45, 1),
-                    (46, 1),
-                    (47, 1),
-                ],
-            );
-            all.extend((48..192).step_by(4).map(|offset| (offset, 4)));
-            all
+            let widths = [8, 8, 4, 4, 2, 1, 1, 4, 4, 1, 1, 1, 1];
+            [run(8, &widths), run(48, &[4; 36])].concat()
         }
-        Kind::SpilledList => [at(0, &[(8, 4), (12, 4), (16, 4)]), pieces(32, 36)].concat(),
+        Kind::SpilledList => [run(8, &[4, 4, 4]), pieces(32, 36)].concat(),
     }
 }
 

@@ -241,7 +241,7 @@ fn active(maker: &mut Maker<'_>) {
     }
 }
 
-/// So many free pieces that the list is spilled, and more calls after that.
+/// Enough free pieces to spill the list, and more calls after that.
 fn spilled(maker: &mut Maker<'_>) {
     just_spilled(maker);
     maker.append("last", 300);
@@ -249,7 +249,7 @@ fn spilled(maker: &mut Maker<'_>) {
     maker.append("short 51", 20_000);
 }
 
-/// So many free pieces that the very last record spills them; lists of runs are among them.
+/// Just enough free pieces that the very last record spills them; lists of runs are among them.
 fn just_spilled(maker: &mut Maker<'_>) {
     // Long files that grow in turn have many runs.
     for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! Calls on an open store whose device is watched: none panics, exceeds its limit or returns a byte that was never
+//! Calls on an open store whose device is watched. None panics, exceeds its limit or returns a byte that was never
 //! written to that file at that position.
 
 use flash::{Bound, CheckReport, Error, FileHandle, OpenOptions, RepairReport, Store};
@@ -85,8 +85,8 @@ impl Trust {
     }
 }
 
-/// Returns the allowance of a repair: it reads the table, every block of a file and those that no file owns, a few
-/// times each, and writes at most the table, the records, the lists of free blocks and a header for each damaged block.
+/// Returns the allowance of a repair. It reads the table, every block of a file and those that no file owns, a few
+/// times each. It writes at most the table, the records, the lists of free blocks and a header for each damaged block.
 pub(crate) fn repair_allowance(blocks: u64, buckets: u64, entries: u64, trust: Trust) -> Allowance {
     let repeats = if trust.is_unreadable { REPEATS } else { 1 };
     Allowance {
@@ -370,8 +370,8 @@ impl<'a> Session<'a> {
         let layout = self.store.layout();
         let (blocks, buckets) = (layout.data_blocks(), u64::from(layout.bucket_count));
         let entries = buckets * u64::from(layout.entries_per_bucket);
-        // The superblocks, three records, each block of the table three times; for every list of free blocks, each run
-        // and each file's block one or two reads; and two more at which each file's walk may end.
+        // The superblocks, three records, and each block of the table three times. Every list of free blocks, each run
+        // and each file's block take one or two reads, and the end of each file's walk two more.
         let reads = 3 + 3 * 5 + 3 * buckets + (3 + LOOKS_AT_BLOCK) * blocks + 4 * entries;
         self.store.device_mut().allow(
             "check",

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets of the in-memory file system: overwrite the tables of a region and use it, damage a
-//! checkpoint and restore it.
+//! The bodies of the fuzz targets of the in-memory file system. One overwrites the tables of a region and uses it, one
+//! damages a checkpoint and restores it.
 //!
 //! **Holds:** the region, the damage, the calls, and the conditions that must hold for any tables: no panic, every call
 //! ends, a repaired region is sound and stays so in use, a restored region is sound.
@@ -112,8 +112,9 @@ fn fill(writer: &Writer<'_>) -> mem::Result<()> {
     Ok(())
 }
 
-/// Overwrites words of the tables, and makes calls. The input: how many words are written; for each which table (one
-/// byte), which word of it (two), how it is changed (one), with what (one or eight); then calls of four bytes.
+/// Overwrites words of the tables, and makes calls. The input is the number of words, then each word, then calls of
+/// four bytes. A word is its table (one byte), its number there (two), the kind of change (one) and the value (one or
+/// eight).
 pub(crate) fn mem_region(data: &[u8]) {
     let mut input = Input { rest: data };
     let scratch = Scratch::new();

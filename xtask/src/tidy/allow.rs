@@ -1,7 +1,7 @@
 //! Exceptions to the rule about clocks, files and sleeping, each with its reason. An unused exception is itself a
 //! finding.
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Path of the list, one exception per line: `path  call  reason`.
 pub(crate) const LIST_PATH: &str = "xtask/allow.txt";

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use super::finding::{Finding, TextFile};
 use super::markdown::normalise;
-use super::{Finding, TextFile};
 
 /// What a page has in a frame for which there are no figures and no reason.
 const NOT_MEASURED: &str = "Not measured.";

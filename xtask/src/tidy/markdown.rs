@@ -1,11 +1,14 @@
-//! Rules about documents: links resolve, the map names every crate, the README starts with its two commands.
+//! Rules about documents: links resolve, the map names every crate, the README starts with its two commands, files of
+//! the glossary exist.
 
 use std::path::Path;
 
-use super::{Finding, TextFile};
+use super::finding::{Finding, TextFile};
 
 /// The README's first two code blocks, which do everything on a fresh machine.
 const FIRST_BLOCKS: [&str; 2] = ["make demo", "make test"];
+
+const GLOSSARY: &str = "docs/glossary.md";
 
 /// Finds relative links of every document whose target, or whose heading in the target, does not exist.
 pub(crate) fn check_all(root: &Path, files: &[TextFile]) -> Vec<Finding> {
@@ -53,6 +56,27 @@ pub(crate) fn check_readme(files: &[TextFile]) -> Vec<Finding> {
             let line = block.map_or(0, |block| block.line);
             let text = format!("code block {} must be `{command}` alone", index + 1);
             findings.push(Finding::new(&readme.path, line, "readme", text));
+        }
+    }
+    findings
+}
+
+/// Finds files in the tables of the glossary that do not exist: `db/table.rs` is `crates/db/src/table.rs`.
+pub(crate) fn check_glossary(files: &[TextFile]) -> Vec<Finding> {
+    let Some(glossary) = files.iter().find(|file| file.path == GLOSSARY) else {
+        return vec![Finding::new(GLOSSARY, 0, "glossary", "is missing")];
+    };
+    let mut findings = Vec::new();
+    let rows = prose_lines(&glossary.text).into_iter();
+    for (line, row) in rows.filter(|(_, row)| row.starts_with('|')) {
+        let spans = row.split('`').skip(1).step_by(2);
+        for span in spans.filter(|span| span.ends_with(".rs")) {
+            let (room, name) = span.split_once('/').unwrap_or(("", span));
+            let path = format!("crates/{room}/src/{name}");
+            if !files.iter().any(|file| file.path == path) {
+                let text = format!("`{path}` does not exist");
+                findings.push(Finding::new(GLOSSARY, line, "glossary", text));
+            }
         }
     }
     findings
@@ -225,6 +249,21 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].text.contains("`mem`"));
         assert_eq!(check_map(&crates, &[])[0].text, "is missing");
+    }
+
+    #[test]
+    fn files_of_the_glossary_exist() {
+        let text =
+            "A path: `a/b.rs`.\n\n| term | where |\n|---|---|\n| `PUBACK` | `db/log/codec.rs` |\n";
+        let glossary = document(GLOSSARY, text);
+        let found = check_glossary(&[glossary]);
+        assert_eq!((found.len(), found[0].line), (1, 5));
+        let files = [
+            document(GLOSSARY, text),
+            document("crates/db/src/log/codec.rs", ""),
+        ];
+        assert!(check_glossary(&files).is_empty());
+        assert_eq!(check_glossary(&[])[0].text, "is missing");
     }
 
     #[test]

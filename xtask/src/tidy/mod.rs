@@ -2,55 +2,35 @@
 //! this file accesses the disk and starts `cargo metadata`.
 
 mod allow;
+mod circles;
+mod finding;
 mod frames;
 mod graph;
 mod markdown;
 mod mask;
+mod names;
 mod programs;
+mod prose;
+mod ratchet;
+mod rust;
 pub(crate) mod site;
+mod sizes;
 mod source;
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub(crate) use finding::TextFile;
+
+use allow::AllowList;
+use finding::Finding;
+use mask::{Masked, mask};
+use ratchet::{Counts, Ratchet};
+use rust::RustFile;
+
 /// Larger text files are data, not prose or code, and are not checked.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// One violation of a rule at one place.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Finding {
-    /// Path relative to the workspace, with forward slashes.
-    pub(crate) path: String,
-    /// Line number from 1; 0 if the finding concerns the whole file.
-    pub(crate) line: usize,
-    /// Short name of the rule.
-    pub(crate) rule: &'static str,
-    /// The problem, and the remedy if it is not obvious.
-    pub(crate) text: String,
-}
-
-impl Finding {
-    fn new(path: &str, line: usize, rule: &'static str, text: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            rule,
-            text: text.into(),
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "{}:{}: {}: {}",
-            self.path, self.line, self.rule, self.text
-        )
-    }
-}
 
 /// The result of a run.
 pub(crate) struct Report {
@@ -59,34 +39,27 @@ pub(crate) struct Report {
     pub(crate) files: usize,
 }
 
-/// One text file of the workspace.
-pub(crate) struct TextFile {
-    /// Path relative to the workspace, with forward slashes.
-    pub(crate) path: String,
-    pub(crate) text: String,
-}
-
 /// Runs every rule over the workspace at `root`.
 ///
 /// # Errors
 /// A message if the tree cannot be read or `cargo metadata` fails: then nothing has been checked.
 pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     let files = read_tree(root)?;
+    let masked = mask_all(&files);
+    let rust = rust::read_all(&masked);
     let workspace = graph::Workspace::parse(&cargo_metadata(root)?, root)?;
-    let lock = files
-        .iter()
-        .find(|file| file.path == "Cargo.lock")
-        .map_or("", |file| file.text.as_str());
-    let list = files
-        .iter()
-        .find(|file| file.path == allow::LIST_PATH)
-        .ok_or_else(|| format!("{} is missing", allow::LIST_PATH))?;
-    let mut allowed = allow::AllowList::parse(&list.text);
+    let lock = text_of(&files, "Cargo.lock").unwrap_or_default();
+    let exceptions = text_of(&files, allow::LIST_PATH);
+    let exceptions = exceptions.ok_or_else(|| format!("{} is missing", allow::LIST_PATH))?;
+    let mut allowed = AllowList::parse(exceptions);
 
     let mut findings = graph::check_edges(&workspace);
     findings.extend(graph::check_reserved(&workspace, lock));
     for file in files.iter().filter(|file| file.path != "Cargo.lock") {
-        findings.extend(source::check_file(file, &mut allowed));
+        findings.extend(source::check_file(file));
+    }
+    for file in &rust {
+        findings.extend(source::check_code(file, &mut allowed));
     }
     for library in &workspace.libraries {
         match files.iter().find(|file| &file.path == library) {
@@ -103,9 +76,12 @@ pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     findings.extend(markdown::check_all(root, &files));
     findings.extend(markdown::check_map(&workspace.names(), &files));
     findings.extend(markdown::check_readme(&files));
+    findings.extend(markdown::check_glossary(&files));
     findings.extend(frames::check_all(&files));
     findings.extend(programs::check_all(&files));
     findings.extend(site::check_all(root, &files));
+    findings.extend(sizes::check_pages(&files));
+    findings.extend(limits(&files).check(&counts(&files, &rust)));
     findings.sort();
     findings.dedup();
     Ok(Report {
@@ -113,6 +89,60 @@ pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
         crates: workspace.crates.len(),
         files: files.len(),
     })
+}
+
+/// Returns the places that the limits of [`ratchet`] count.
+///
+/// # Errors
+/// A message if the tree cannot be read.
+pub(crate) fn counted_places(root: &Path) -> Result<Vec<Finding>, String> {
+    let files = read_tree(root)?;
+    let masked = mask_all(&files);
+    let mut findings = countable(&files, &rust::read_all(&masked));
+    findings.sort();
+    Ok(findings)
+}
+
+/// Writes the limits of [`ratchet`] anew: lower where the counts are, and with `raise` also higher.
+///
+/// # Errors
+/// A message if the tree cannot be read or the limits cannot be written.
+pub(crate) fn write_limits(root: &Path, raise: bool) -> Result<(), String> {
+    let files = read_tree(root)?;
+    let masked = mask_all(&files);
+    let counts = counts(&files, &rust::read_all(&masked));
+    let list = limits(&files).rewritten(&counts, raise);
+    let path = root.join(ratchet::LIST_PATH);
+    fs::write(&path, list).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn limits(files: &[TextFile]) -> Ratchet {
+    Ratchet::parse(text_of(files, ratchet::LIST_PATH).unwrap_or_default())
+}
+
+fn counts(files: &[TextFile], rust: &[RustFile<'_>]) -> Counts {
+    ratchet::count(countable(files, rust), sizes::code_lines(rust))
+}
+
+/// Finds what breaks a rule that the tree does not keep yet.
+fn countable(files: &[TextFile], rust: &[RustFile<'_>]) -> Vec<Finding> {
+    let mut findings = circles::check_all(rust);
+    findings.extend(names::check_all(rust));
+    findings.extend(prose::check_all(files, rust));
+    findings.extend(sizes::check_functions(rust));
+    findings.extend(sizes::check_changelog(files));
+    findings
+}
+
+fn text_of<'a>(files: &'a [TextFile], path: &str) -> Option<&'a str> {
+    let file = files.iter().find(|file| file.path == path);
+    file.map(|file| file.text.as_str())
+}
+
+/// Takes every Rust file apart, once for all rules.
+fn mask_all(files: &[TextFile]) -> Vec<(&TextFile, Masked)> {
+    let rust = files.iter().filter(|file| file.path.ends_with(".rs"));
+    rust.map(|file| (file, mask(&file.text))).collect()
 }
 
 fn cargo_metadata(root: &Path) -> Result<String, String> {
@@ -191,15 +221,6 @@ pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn finding_prints_on_one_line() {
-        let finding = Finding::new("crates/db/src/lib.rs", 7, "width", "too wide");
-        assert_eq!(
-            finding.to_string(),
-            "crates/db/src/lib.rs:7: width: too wide"
-        );
-    }
 
     #[test]
     fn tree_skips_build_output() {

@@ -1,9 +1,9 @@
 //! Test programs: a file of tests that no program contains would never run, and no other check would report it.
 
-use super::{Finding, TextFile};
+use super::finding::{Finding, TextFile};
 
-/// Checks that each file in `crates/*/tests` is a module of `it.rs`, or a program that the manifest names, with
-/// automatic test programs turned off in the manifest.
+/// Checks that each file in `crates/*/tests` is a module of `it.rs`, or a program that the manifest names. A manifest
+/// with automatic test programs is left alone.
 pub(crate) fn check_all(files: &[TextFile]) -> Vec<Finding> {
     let text_of = |path: &str| {
         let file = files.iter().find(|file| file.path == path);

@@ -1,12 +1,12 @@
-//! Rules about the documentation as a whole: it is one site, every page is reachable, its links stay inside, its
-//! commands are run by a script, and the files that it names exist.
+//! Rules about the documentation as a whole. It is one site: every page is reachable, and its links stay inside. A
+//! script runs its commands, and the files that it names exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::finding::{Finding, TextFile};
 use super::markdown::{links, normalise, prose_lines};
 use super::source::has_word;
-use super::{Finding, TextFile};
 
 /// The table of contents: every page of the site, and nothing else.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
@@ -125,7 +125,7 @@ fn check_summary(files: &[TextFile]) -> Vec<Finding> {
     }
     let pages = files.iter().filter(|file| is_page(&file.path));
     for page in pages.filter(|page| !listed.contains(&page.path)) {
-        let text = format!("is not in {SUMMARY}, so nobody finds it in the site");
+        let text = format!("is not in {SUMMARY}, so no reader finds it in the site");
         findings.push(Finding::new(&page.path, 0, "summary", text));
     }
     findings

@@ -2,8 +2,8 @@
 //! library.
 
 use super::allow::AllowList;
-use super::mask::mask;
-use super::{Finding, TextFile};
+use super::finding::{Finding, TextFile};
+use super::rust::{RustFile, is_test_path};
 
 /// Largest number of lines in a source file.
 const LINES_MAX: usize = 800;
@@ -59,8 +59,8 @@ const TERMS: &[(&str, &str)] = &[
 /// Headings that open each library, in this order.
 const OPENING: &[&str] = &["Holds", "Must not know", "Invariants", "Files"];
 
-/// Checks every rule about a single file.
-pub(crate) fn check_file(file: &TextFile, allowed: &mut AllowList) -> Vec<Finding> {
+/// Checks every rule about the text of a single file.
+pub(crate) fn check_file(file: &TextFile) -> Vec<Finding> {
     let mut findings = check_words(file);
     let ends_with = |endings: &[&str]| endings.iter().any(|ending| file.path.ends_with(ending));
     if ends_with(&[".rs", ".sh", ".py"]) {
@@ -69,11 +69,13 @@ pub(crate) fn check_file(file: &TextFile, allowed: &mut AllowList) -> Vec<Findin
     if ends_with(&[".rs", ".sh"]) {
         findings.extend(check_width(file));
     }
-    if file.path.ends_with(".rs") {
-        let masked = mask(&file.text);
-        findings.extend(check_stubs(&file.path, &masked));
-        findings.extend(check_seams(&file.path, &masked, allowed));
-    }
+    findings
+}
+
+/// Checks every rule about the code of a single file.
+pub(crate) fn check_code(file: &RustFile<'_>, allowed: &mut AllowList) -> Vec<Finding> {
+    let mut findings = check_stubs(file);
+    findings.extend(check_seams(file, allowed));
     findings
 }
 
@@ -120,63 +122,36 @@ fn check_width(file: &TextFile) -> Vec<Finding> {
     findings
 }
 
-fn check_stubs(path: &str, masked: &str) -> Vec<Finding> {
+fn check_stubs(file: &RustFile<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (index, line) in masked.lines().enumerate() {
+    for (index, line) in file.lines.iter().enumerate() {
         for stub in STUBS.iter().filter(|stub| has_word(line, stub)) {
             let text = format!(
                 "`{}`: finish it or leave it out",
                 stub.trim_start_matches(", ")
             );
-            findings.push(Finding::new(path, index + 1, "stub", text));
+            findings.push(Finding::new(file.path, index + 1, "stub", text));
         }
     }
     findings
 }
 
-fn check_seams(path: &str, masked: &str, allowed: &mut AllowList) -> Vec<Finding> {
+fn check_seams(file: &RustFile<'_>, allowed: &mut AllowList) -> Vec<Finding> {
+    let path = file.path;
     if SEAM_FOLDERS.iter().any(|folder| path.starts_with(folder)) || is_test_path(path) {
         return Vec::new();
     }
-    let lines: Vec<&str> = masked.lines().collect();
     let mut findings = Vec::new();
-    let mut at = 0;
-    while at < lines.len() {
-        if lines[at].trim() == "#[cfg(test)]" {
-            at = test_module_end(&lines, at);
-            continue;
-        }
-        for (call, instead) in SEAM_CALLS
-            .iter()
-            .filter(|(call, _)| has_word(lines[at], call))
-        {
+    let lines = file.lines.iter().zip(&file.test_lines).enumerate();
+    for (index, (line, _)) in lines.filter(|(_, (_, is_test))| !**is_test) {
+        for (call, instead) in SEAM_CALLS.iter().filter(|(call, _)| has_word(line, call)) {
             if !allowed.permits(path, call) {
                 let text = format!("{call} outside the seams: {instead}");
-                findings.push(Finding::new(path, at + 1, "time-and-files", text));
+                findings.push(Finding::new(path, index + 1, "time-and-files", text));
             }
         }
-        at += 1;
     }
     findings
-}
-
-/// Returns the index of the line after the item that `#[cfg(test)]` at line `at` belongs to. Formatted source closes an
-/// item at the indentation that opened it.
-fn test_module_end(lines: &[&str], at: usize) -> usize {
-    let indentation = lines[at].len() - lines[at].trim_start().len();
-    for (index, line) in lines.iter().enumerate().skip(at + 1) {
-        let own = line.len() - line.trim_start().len();
-        let trimmed = line.trim_end();
-        if own == indentation && (trimmed.ends_with(';') || trimmed.trim_start().starts_with('}')) {
-            return index + 1;
-        }
-    }
-    lines.len()
-}
-
-fn is_test_path(path: &str) -> bool {
-    path.split('/')
-        .any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs"))
 }
 
 fn check_words(file: &TextFile) -> Vec<Finding> {
@@ -215,14 +190,24 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mask::mask;
     use super::*;
 
     fn findings(path: &str, text: &str) -> Vec<Finding> {
+        findings_but(path, text, &mut AllowList::parse(""))
+    }
+
+    fn findings_but(path: &str, text: &str, allowed: &mut AllowList) -> Vec<Finding> {
         let file = TextFile {
             path: path.to_owned(),
             text: text.to_owned(),
         };
-        check_file(&file, &mut AllowList::parse(""))
+        let mut findings = check_file(&file);
+        if path.ends_with(".rs") {
+            let masked = mask(text);
+            findings.extend(check_code(&RustFile::new(path, &masked), allowed));
+        }
+        findings
     }
 
     fn rules(path: &str, text: &str) -> Vec<&'static str> {
@@ -283,12 +268,8 @@ mod tests {
             rules("crates/db/src/a.rs", &format!("{module}{text}")),
             ["time-and-files"]
         );
-        let file = TextFile {
-            path: "crates/db/src/a.rs".to_owned(),
-            text: text.to_owned(),
-        };
         let mut allowed = AllowList::parse("crates/db/src/a.rs Instant::now measured there\n");
-        assert!(check_file(&file, &mut allowed).is_empty());
+        assert!(findings_but("crates/db/src/a.rs", text, &mut allowed).is_empty());
         assert!(allowed.unused().is_empty());
     }
 

@@ -1,5 +1,4 @@
-//! Exclusive holding of a file or device, under all names that it has: the path, its links, and the loop devices that
-//! show a file as a device.
+//! Exclusive use of a file or device under all its names: its path, its links, and the loop devices that show the file.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -7,6 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use super::call::retry;
 
 /// How a device is to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +36,8 @@ impl Drop for Claim {
 impl Claim {
     /// Locks `file` and claims the other names that lead to its bytes.
     ///
-    /// Where the operating system does not let this user look (the path of a loop device's file in another namespace, a
-    /// loop device that only root may open), that name stays unguarded; the lock is always taken.
+    /// The lock is always taken. A name that this user may not examine stays unguarded, as a loop device that only root
+    /// may open, or one whose file is in another namespace.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::WouldBlock`] if another process holds it.
@@ -103,11 +104,11 @@ fn lock(file: &File, hold: Hold) -> Result<(), Error> {
         Hold::WithReaders => libc::LOCK_SH,
     };
     // SAFETY: the descriptor is open; no memory is passed.
-    super::file::retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
+    retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
-/// Closing the file is not enough: a child that another thread has forked and that has not yet executed its program
-/// still holds the descriptor, and with it the lock.
+/// Unlocks the file. Closing it is not enough: between fork and exec, a child of another thread still has the
+/// descriptor, and with it the lock.
 pub(super) fn unlock(file: &File) {
     // SAFETY: the descriptor is open; no memory is passed.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_undone() {
+    fn octal_escapes_in_paths_are_undone() {
         assert_eq!(unescape(r"a\040b\134c"), r"a b\c");
         assert_eq!(unescape(r"a\04"), r"a\04");
         assert_eq!(unescape(r"\999"), r"\999");

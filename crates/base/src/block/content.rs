@@ -337,8 +337,8 @@ fn zfs(source: &Source) -> Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// The first sector of a disk ends with a mark that boot sectors of file systems and the protective table of GPT have
-/// as well; it is named only if nothing more specific is found.
+/// The first sector of a disk ends with a mark. Boot sectors of file systems and the protective table of GPT have it as
+/// well. It is named only if nothing more specific is found.
 fn add_boot_sector(source: &Source, is_alone: bool, found: &mut Vec<&'static str>) -> Result<()> {
     const TABLE: usize = 446;
     const ENTRY_BYTES: usize = 16;

@@ -12,11 +12,12 @@ use libc::{fallocate, off_t};
 #[cfg(target_env = "gnu")]
 use libc::{fallocate64 as fallocate, off64_t as off_t};
 
+use super::call::{retry, uninterrupted};
 use super::claim::{Claim, Hold, unlock};
 use super::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters, DeviceError, Geometry};
 
-/// The longest request, in blocks, that stays one request when its buffer is not aligned to a block and the
-/// device is opened for direct transfer: 256 KiB. Aligned buffers have no such limit.
+/// The longest request, in blocks, that stays one request when its buffer is not aligned to a block: 256 KiB. It
+/// applies to direct transfers. Aligned buffers have no such limit.
 pub const BOUNCE_BLOCKS_MAX: usize = 64;
 
 /// `_IOR(0x12, 114, size_t)`: the size of a block device in bytes.
@@ -33,8 +34,8 @@ const CLEARED_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 /// How to open a [`FileDevice`]. The default opens an existing one for reading and writing, buffered, shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDeviceOptions {
-    /// Make sure that there is a regular file of at least this many bytes: a missing one is created sparse, a shorter
-    /// one is extended (sparse), a longer one stays as it is; content is kept in every case. Ignored for block devices,
+    /// Make sure that there is a regular file of at least this many bytes. A missing file is created sparse, a shorter
+    /// one is extended (sparse), a longer one stays as it is. Content is kept in every case. Ignored for block devices,
     /// whose size is fixed, and when opened read-only.
     pub create_bytes: Option<u64>,
     /// Refuse writes and discards; the file is opened for reading only.
@@ -42,8 +43,8 @@ pub struct FileDeviceOptions {
     /// Transfer directly between buffers and the device (`O_DIRECT`), past the page cache. Where the file
     /// system refuses that, transfers are buffered, with the same durability; see [`FileDevice::is_direct`].
     pub direct: bool,
-    /// Hold the file alone: an advisory lock on the file (`flock`), which every opening with this option respects, and
-    /// for a block device the kernel's own exclusive claim, which also refuses a mounted one. A loop device and the
+    /// Hold the file alone, by an advisory lock on the file (`flock`), which every opening with this option respects. A
+    /// block device gets the kernel's own exclusive claim, too, which also refuses a mounted one. A loop device and the
     /// file that it shows count as one. With `read_only`, other openings that only read may hold it at the same time.
     pub exclusive: bool,
 }
@@ -172,9 +173,9 @@ impl FileDevice {
     /// Allocates every block of a regular file on the disk below and fills it with zeros; everything in the file is
     /// lost. Does nothing to a block device. Its writes are not counted.
     ///
-    /// A sparse file would make the file system below allocate at the first write to each block: slower, in
-    /// bursts, and with the risk that the disk is full by then. Written blocks cost what the device costs.
-    /// `progress` receives the bytes written by each request.
+    /// In a sparse file the file system below allocates at the first write to each block. This is slower, comes in
+    /// bursts, and fails if the disk is full by then. Written blocks cost what the device costs. `progress` receives
+    /// the bytes written by each request.
     ///
     /// # Errors
     /// [`DeviceError::Io`], whose code is [`Full`](crate::error::Code::Full) when the disk has no room.
@@ -456,7 +457,7 @@ fn sync_parent(path: &Path) -> Result<(), Error> {
 
 fn block_device_bytes(file: &File) -> Result<u64, Error> {
     let mut bytes = 0_u64;
-    // SAFETY: BLKGETSIZE64 writes one 64-bit integer through the pointer, whatever `size_t` is.
+    // SAFETY: BLKGETSIZE64 writes one 64-bit integer through the pointer, on every width of `size_t`.
     retry(|| unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) })?;
     Ok(bytes)
 }
@@ -485,29 +486,8 @@ fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
 }
 
-/// Makes a raw system call until it is not interrupted by a signal.
-pub(super) fn retry(mut call: impl FnMut() -> libc::c_int) -> Result<(), Error> {
-    uninterrupted(|| {
-        if call() == -1 {
-            Err(Error::last_os_error())
-        } else {
-            Ok(())
-        }
-    })
-}
-
-/// Makes a call until it is not interrupted by a signal.
-fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            done => return done,
-        }
-    }
-}
-
-/// Reads the whole buffer. One request unless the kernel returns short, which it does for a signal in the middle of a
-/// large transfer; the rest is then requested again, which counts as another request.
+/// Reads the whole buffer. One request unless the kernel returns short, as for a signal in the middle of a large
+/// transfer. The rest is then requested again, which counts as another request.
 fn read_all(
     file: &File,
     first_block: u64,
@@ -564,27 +544,6 @@ mod tests {
         // SAFETY: the descriptor is open; F_GETFL takes and returns plain integers.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & libc::O_DIRECT, 0);
-    }
-
-    #[test]
-    fn interrupted_calls_are_repeated_and_others_fail() {
-        let mut calls = 0;
-        let done = retry(|| {
-            calls += 1;
-            if calls < 3 {
-                // SAFETY: the location of this thread's errno is always valid.
-                unsafe { *libc::__errno_location() = libc::EINTR };
-                return -1;
-            }
-            0
-        });
-        assert!(done.is_ok() && calls == 3);
-        let failed = retry(|| {
-            // SAFETY: as above.
-            unsafe { *libc::__errno_location() = libc::EIO };
-            -1
-        });
-        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! other writes until [`BlockDevice::flush`] has returned. Code that needs more builds it from checksums and barriers.
 
 mod buffer;
+mod call;
 mod claim;
 mod content;
 mod counts;
@@ -33,8 +34,8 @@ pub struct Geometry {
     pub block_count: u64,
 }
 
-/// Operations done and bytes moved since the device was opened. Counts are exact: a request counts when it
-/// reaches the device, whether or not the device then fails it; a request refused for its range does not.
+/// Operations done and bytes moved since the device was opened. Counts are exact: a request counts when it reaches the
+/// device, also if the device then fails it. A request refused for its range does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Read requests.
@@ -173,8 +174,8 @@ impl Geometry {
 
 /// A device of fixed-size blocks: a file, a raw device, or the simulated one.
 ///
-/// Buffers are best taken from [`BlockBuffer`], whose alignment lets a file opened with `O_DIRECT` use them
-/// without a copy; any other slice is accepted and copied where the device demands it.
+/// Buffers are best taken from [`BlockBuffer`], whose alignment lets a file opened with `O_DIRECT` use them without a
+/// copy. Any other slice is accepted, and copied where the device demands it.
 pub trait BlockDevice: Send {
     /// The device's shape; constant while it is open.
     fn geometry(&self) -> Geometry;

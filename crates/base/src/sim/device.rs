@@ -1,4 +1,4 @@
-//! The simulated block device: memory that behaves like a cheap SD card on a bad day.
+//! The simulated block device: memory that behaves like a cheap SD card.
 //!
 //! # Fault model
 //!
@@ -6,36 +6,34 @@
 //! cache; a flush that returns `Ok` moves everything in the cache to the medium. Between two flushes the
 //! device is free to write back any part of its cache, in any order, at any time.
 //!
-//! **Power cut.** Flushed content survives. Of the unflushed writes any subset reaches the medium, in any
-//! order, so that of two writes to one block either may be the one that stays; each of them may be *torn*:
-//! any subset of its 512-byte sectors arrives, not merely a prefix, and the sectors of a request of several
-//! blocks are as independent as if they were several requests. A single sector is atomic. The write request
-//! during which the power fails is one of the unflushed ones. A machine without power answers every call
-//! with [`DeviceError::PowerLost`]; what it left behind is looked at through [`SimDevice::crash_image`] and
-//! its kin, each of which yields a device of its own, switched on.
+//! **Power cut.** Flushed content survives. Any subset of the unflushed writes reaches the medium, in any order. So of
+//! two writes to one block either may stay. Each write may be *torn*: any subset of its 512-byte sectors arrives, not
+//! merely a prefix. The sectors of a request of several blocks are as independent as those of several requests. A
+//! single sector is atomic. The write request during which the power fails is one of the unflushed ones. A machine
+//! without power answers every call with [`DeviceError::PowerLost`]. [`SimDevice::crash_image`] and the functions
+//! beside it return what it left as a device of its own, switched on.
 //!
 //! **Discard** leaves the content undefined: by seed, the blocks read as zero from then on, or the request is
 //! ignored and they keep their content. A discard that took effect is in the cache as a write is: a power
 //! cut may lose it, keep it or tear it.
 //!
-//! **Lies and decay** ([`FaultPlan`], each with its probability per request, all drawn from the one seed): a
-//! write that is acknowledged and lost; one that lands, whole, in another place; one stored with a flipped
-//! bit; a write that fails after having stored nothing, all or some sectors; a bit found decayed by a read,
-//! and staying so; a read that fails once; a flush that fails, after which each unflushed write has reached
-//! the medium or not, as after a power cut, without the machine stopping; a stall.
-//! [`SimDevice::inject_bit_rot`] decays one chosen bit.
+//! **Silent faults and decay** ([`FaultPlan`], each with its probability per request, all drawn from the one seed). A
+//! write is acknowledged and lost, lands whole in another place, or is stored with a flipped bit. A write fails after
+//! it has stored nothing, all or some sectors. A read finds a bit decayed, which stays so, or fails once. A flush
+//! fails: each unflushed write has then reached the medium or not, as after a power cut, and the machine goes on. A
+//! request stalls. [`SimDevice::inject_bit_rot`] decays one chosen bit.
 //!
-//! **Full.** A device that promises more blocks than it has (a sparse file on a full file system, a worn card)
-//! fails writes to blocks never written before with `ENOSPC`; blocks already held can be rewritten.
+//! **Full.** A device may promise more blocks than it has (a sparse file on a full file system, a worn card). Writes to
+//! blocks never written before then fail with `ENOSPC`; blocks already held can be rewritten.
 //!
 //! **Not modelled:** a sector that tears inside; damage to blocks that no request touched, other than
 //! by `inject_bit_rot`; two machines on one device.
 //!
 //! # Use
 //!
-//! The whole behaviour is a function of the seed and of the calls made. A clone is independent, equal in everything
-//! including its future choices, and costs about as much as a reference count, so that a crash test can take tens of
-//! thousands of images; only an attached [`SimClock`] is shared. Unflushed writes are kept without a limit: a caller
+//! The whole behaviour is a function of the seed and of the calls made. A clone is independent, and equal in everything
+//! including its future choices. It costs about as much as a reference count, so a crash test can take tens of
+//! thousands of images. Only an attached [`SimClock`] is shared. Unflushed writes are kept without a limit: a caller
 //! that never flushes pays with memory.
 
 use std::ops::Range;
@@ -59,8 +57,8 @@ pub enum Keep {
     Lost,
     /// All of it did.
     Whole,
-    /// The sectors whose bit is set did. Bit `i` is sector `i` of the request for requests of up to 64
-    /// sectors (32 KiB); for longer ones each bit stands for equally many neighbouring sectors, rounded up.
+    /// The sectors whose bit is set did. Bit `i` is sector `i` of a request of up to 64 sectors (32 KiB). In a longer
+    /// one each bit stands for equally many neighbouring sectors, rounded up.
     Torn {
         /// One bit per sector, the first sector lowest.
         sector_mask: u64,
@@ -81,7 +79,7 @@ pub struct UnflushedWrite {
 #[derive(Clone)]
 enum Change {
     Written(Vec<Arc<Block>>),
-    /// A discard of so many blocks.
+    /// A discard, with its number of blocks.
     Cleared(u64),
 }
 
@@ -239,11 +237,11 @@ impl SimDevice {
         self.is_powered
     }
 
-    /// What a power cut at this moment leaves, when `keep` decides about each unflushed write by its index
-    /// and they reach the medium in the order in which they were made.
+    /// What a power cut at this moment leaves. `keep` decides about each unflushed write by its index; the writes reach
+    /// the medium in the order in which they were made.
     ///
-    /// The image is a device of its own: switched on, nothing unflushed, counters at zero, no power cut
-    /// scheduled; fault plan, latencies, clock and limits are those of this device.
+    /// The image is a device of its own: switched on, nothing unflushed, counters at zero, no power cut scheduled.
+    /// Fault plan, latencies, clock and limits are those of this device.
     #[must_use]
     pub fn crash_image(&self, keep: &dyn Fn(usize) -> Keep) -> Self {
         let mut image = self.durable.clone();
@@ -276,9 +274,9 @@ impl SimDevice {
         self.rebooted(image)
     }
 
-    /// Every image in which each unflushed write arrived wholly or not at all, in order: `2^k` of them for
-    /// `k` unflushed writes, the first with none of them and the last with all. The caller bounds `k`; of
-    /// more than 63 unflushed writes only the first 63 are varied and the rest is lost.
+    /// Every image in which each unflushed write arrived wholly or not at all, in order. There are `2^k` of them for
+    /// `k` unflushed writes: the first has none of the writes, the last has all. The caller bounds `k`: of more than 63
+    /// unflushed writes only the first 63 are varied, and the rest is lost.
     pub fn crash_images_all_subsets(&self) -> impl Iterator<Item = Self> + '_ {
         let subsets = 1_u64 << self.unflushed.len().min(63);
         (0..subsets).map(|subset| {
@@ -354,9 +352,9 @@ impl SimDevice {
         self.is_flush_ignored = ignore;
     }
 
-    /// Flips bit `bit` (0 to 32,767, counted from the lowest bit of the first byte; modulo that) of `block`
-    /// in every version that the device holds: medium, cache and unflushed writes. Blocks off the device are
-    /// ignored.
+    /// Flips a bit of `block` in every version that the device holds: medium, cache and unflushed writes. `bit` is 0 to
+    /// 32,767, counted from the lowest bit of the first byte; a greater number is taken modulo 32,768. Blocks off the
+    /// device are ignored.
     pub fn inject_bit_rot(&mut self, block: u64, bit: u32) {
         self.change_everywhere(block, &|content| content.with_flipped_bit(bit));
     }
@@ -389,9 +387,8 @@ impl SimDevice {
         bytes
     }
 
-    /// Puts `data` at the start of `block`, leaving the rest of it, in every version that the device holds,
-    /// so that each crash image has it too. Not counted. Bytes beyond a block, and blocks off the device, are
-    /// ignored.
+    /// Puts `data` at the start of `block` in every version that the device holds, so that each crash image has it too.
+    /// The rest of the block stays. Not counted. Bytes beyond a block, and blocks off the device, are ignored.
     pub fn poke(&mut self, block: u64, data: &[u8]) {
         self.change_everywhere(block, &|content| {
             let mut bytes = *content.bytes();

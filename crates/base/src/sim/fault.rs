@@ -16,8 +16,8 @@ pub struct FaultPlan {
     pub read_rot_ppm: u32,
     /// A read fails with an input/output error; the next one may succeed.
     pub read_error_ppm: u32,
-    /// A flush fails with an input/output error. Each unflushed write has then reached the medium wholly, in
-    /// part or not at all, as after a power cut, and the device goes on with that content.
+    /// A flush fails with an input/output error. Each unflushed write has then reached the medium wholly, in part or
+    /// not at all, as after a power cut. The device goes on with that content.
     pub flush_error_ppm: u32,
     /// A read, write or flush takes `stall_ns` longer (see [`LatencyModel`] for the clock).
     pub stall_ppm: u32,

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_the_rest_is_zeros() {
+    fn written_blocks_are_read_back_and_other_blocks_are_zeros() {
         let mut device = FlatDevice::new(768);
         let data: Vec<u8> = (0..2 * BLOCK_BYTES).map(|byte| byte as u8 | 1).collect();
         device.write(255, &data).unwrap();

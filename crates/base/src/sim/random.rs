@@ -1,8 +1,8 @@
 //! The generator behind every simulated choice.
 
-/// A deterministic generator: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014). The sequence for a seed is part of this crate's behaviour and does not change
-/// between versions, so that a seed in a bug report keeps its meaning. Not for secrets.
+/// A deterministic generator: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+/// 2014). The sequence for a seed does not change between versions, so that a seed in a bug report keeps its meaning.
+/// Not for secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random {
     state: u64,

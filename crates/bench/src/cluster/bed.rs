@@ -11,7 +11,7 @@ use cluster::measure::{
 };
 use cluster::results::Benchmark;
 
-use super::Mpi;
+use super::mpi::Mpi;
 
 /// The script that emulates boards, shared with the tests.
 const BOARDS_SCRIPT: &str = include_str!("../../../keel-mpi/boards/boards.sh");

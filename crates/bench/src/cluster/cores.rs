@@ -1,5 +1,5 @@
-//! The time of a cache line between the two cores on which the ranks run, just before each start, and how closely the
-//! starts follow it. A host may move a virtual core, so this time can differ from start to start.
+//! The time of a cache line between the two cores of the ranks, just before each start, and how closely the starts
+//! follow it. A host may move a virtual core, so this time can differ from start to start.
 //!
 //! **Invariants:** both threads are bound to the cores to which both programs bind their ranks, and none waits for one
 //! that is not bound. Where there is one core, nothing is measured, and the report says so. No figure lacks a start.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_correlation_has_none() {
+    fn constant_or_too_few_values_have_no_correlation() {
         assert_eq!(rank_correlation(&[1.0, 2.0], &[1.0, 2.0]), None, "too few");
         assert_eq!(rank_correlation(&[1.0; 4], &[1.0, 2.0, 3.0, 4.0]), None);
         assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[1.0; 3]), None);

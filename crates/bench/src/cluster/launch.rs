@@ -11,9 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Mpi;
 use super::bed::find_launcher;
 use super::cores::{core_to_core_ns, cores_of_ranks};
+use super::mpi::Mpi;
 use crate::realtime;
 
 /// The ending of a file of times.

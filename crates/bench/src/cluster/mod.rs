@@ -1,5 +1,5 @@
 //! The bench of messages between boards: our suite beside a plain C program with the same loops, on the same MPI, in
-//! turns; and two runs of the suite's default mode compared with each other.
+//! turns. It also compares two runs of the suite's default mode with each other.
 //!
 //! **Invariants:** both programs run the same loops with the same sizes, repetitions and numbers of samples. The order
 //! is random in each round and the same for both; which program runs first is random, too. Emulated boards are
@@ -10,8 +10,8 @@
 //!
 //! **Files:** `advisor.rs` the advisor against the simulation, `bed.rs` how both are started, `pairs.rs` ratios and
 //! their judgement, `agreement.rs` two runs, `cores.rs` time of a cache line before each start, `launch.rs` the
-//! launcher that measures it for a run, `fit.rs` time of jobs against their size, `page.rs` the result page with its
-//! plots.
+//! launcher that measures it for a run, `mpi.rs` the implementations of MPI, `fit.rs` time of jobs against their size,
+//! `page.rs` the result page with its plots.
 
 mod advisor;
 mod agreement;
@@ -19,6 +19,7 @@ mod bed;
 mod cores;
 mod fit;
 pub(crate) mod launch;
+mod mpi;
 pub(crate) mod page;
 mod pairs;
 
@@ -34,8 +35,9 @@ use crate::machine::{Machine, load_1min, today};
 use crate::progress::Progress;
 use crate::realtime;
 use crate::report::Json;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, absolute};
 use bed::{Bed, Way};
+use mpi::Mpi;
 
 /// Space for host files and result files, in bytes.
 const SCRATCH_BYTES: u64 = 64 << 20;
@@ -44,7 +46,7 @@ const SCRATCH_BYTES: u64 = 64 << 20;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(crate) output: crate::Output,
+    pub(crate) output: crate::output::Output,
     /// One round of a few sizes: shows that everything works; no goal is judged.
     #[arg(long)]
     quick: bool,
@@ -75,24 +77,6 @@ pub(crate) struct Options {
     commit: Option<String>,
 }
 
-/// The MPIs that it is built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mpi {
-    /// MPICH.
-    Mpich,
-    /// Open MPI.
-    Openmpi,
-}
-
-impl Mpi {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Mpich => "mpich",
-            Self::Openmpi => "openmpi",
-        }
-    }
-}
-
 /// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
@@ -115,8 +99,7 @@ enum Part {
 pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let load_1min = load_1min();
     let begun = Instant::now();
-    let dir = std::fs::canonicalize(&options.dir)
-        .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    let dir = absolute(&options.dir)?;
     let scratch = Scratch::create(&dir, SCRATCH_BYTES)?;
     let progress = Progress::new();
     let mut figures = Figures::new(Vec::new());
@@ -188,7 +171,6 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     if options.quick {
         figures.note("quick: everything works; no figure is judged".to_owned());
     }
-    let machine = Machine::detect();
     let mut method = json!({
         "date": today(),
         "commit": options.commit,
@@ -207,11 +189,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         method["value"] = json!("median of the rounds, each the median of its samples");
         method["line"] = json!(bed::LINE);
     }
-    if let Some(path) = &options.csv {
-        std::fs::write(path, figures.csv())
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-    }
+    figures.write_csv(options.csv.as_deref())?;
     let title = format!("cluster: our suite beside the same loops in C, {rounds} rounds");
-    let table = figures.table(&title, &machine);
-    Ok((figures.json("cluster", &machine, method), table))
+    Ok(figures.report("cluster", &title, &Machine::detect(), method))
 }

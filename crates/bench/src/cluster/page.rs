@@ -1,5 +1,5 @@
-//! The result page of messages between boards: regenerates the text between its marks from the reports of `keel-bench
-//! cluster`, and its plots from the same figures; the text around the marks stays.
+//! The result page of messages between boards. The text between its marks is made from the reports of
+//! `keel-bench cluster`, its plots from the same figures. The text around the marks stays.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use cluster::model::{Curve as Line, Point};
 use cluster::results::Benchmark;
 use serde_json::{Value, json};
 
-use super::Mpi;
 use super::advisor::{self, REGRET, VIOLATIONS};
 use super::agreement::{AGREE, STARTS, WIDTH};
 use super::bed::Way;
 use super::cores::{CORE_TO_CORE, ONE_CORE, ROUNDTRIP, rank_correlation};
 use super::fit::{ERROR, MEASURED};
+use super::mpi::Mpi;
 use super::pairs::{ABOVE, AWAY, C, HIGH, LOW, MEAN, RATIO_MAX, TIME, case_of, case_of_all};
 use crate::figures::OURS;
-use crate::page::{Run, cell, fill, list, number, text};
+use crate::page::{Run, cell, fill, head, list, number, side, text, verdict};
 use crate::paper::render;
 use crate::qos::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use crate::report::median;
@@ -79,13 +79,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("times", times(&run)),
         ("lines", lines(&run)?),
         ("plots", drawn.concat()),
-        ("missing", list(run.list("missing").iter().map(text))),
+        ("missing", run.missing()),
     ];
     fill(&options.page, &parts)
 }
 
-/// Combines the reports of a folder into one: the figures of all, and the method of each in `methods`; those of the
-/// advisor, which do not depend on the machine, in `advisor`.
+/// Combines the reports of a folder into one: the figures of all, and the method of each in `methods`. The methods of
+/// the advisor, which do not depend on the machine, are in `advisor`.
 fn together(folder: &Path) -> Result<Run, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
     let mut paths = Vec::new();
@@ -195,13 +195,8 @@ fn run_text(run: &Run, machine: &str) -> String {
 }
 
 fn goals(run: &Run) -> String {
-    let mut out = "| figure | value | goal | |\n|---|---|---|---|\n".to_owned();
-    for row in run
-        .list("rows")
-        .iter()
-        .filter(|row| row["goal"].is_number())
-    {
-        let is_at_least = row["better"] == "higher";
+    let mut out = head("figure | value | goal |");
+    for row in run.judged("rows") {
         let (case, metric) = (text(&row["case"]), text(&row["metric"]));
         let what = match metric {
             metric if metric == AWAY.name => {
@@ -234,13 +229,9 @@ fn goals(run: &Run) -> String {
             out,
             "| {what} | {}{unit} | {} {}{unit} | {} |",
             cell(row["value"].as_f64()),
-            if is_at_least { "at least" } else { "at most" },
+            side(row),
             cell(row["goal"].as_f64()),
-            if row["met"] == true {
-                "met"
-            } else {
-                "**missed**"
-            },
+            verdict(row),
         );
     }
     for mpi in [Mpi::Mpich, Mpi::Openmpi] {
@@ -259,8 +250,8 @@ fn goals(run: &Run) -> String {
     out
 }
 
-/// Returns for each piece and program how closely the round trips of its starts follow the time of a cache line that
-/// was measured before them.
+/// Returns for each piece and program how closely the round trips of its starts follow the time of a cache line
+/// measured before them.
 fn cores(run: &Run) -> String {
     let mut lines = String::new();
     for method in run.list("methods") {
@@ -421,9 +412,7 @@ fn times(run: &Run) -> String {
 
 /// Returns the lines of messages, fitted to the round trips on the line as the advisor's are.
 fn lines(run: &Run) -> Result<String, String> {
-    let mut out = "| | from bytes | α, µs | rate, MB/s | error, median | greatest | sizes |\n\
-                   |---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut out = head("| from bytes | α, µs | rate, MB/s | error, median | greatest | sizes");
     for mpi in [Mpi::Mpich, Mpi::Openmpi] {
         let points: Vec<Point> = SIZES
             .into_iter()

@@ -7,9 +7,9 @@ use cluster::measure::{Case, SIZES};
 use cluster::results::Benchmark;
 use cluster::statistics::{Median, median, median_interval};
 
-use super::Mpi;
 use super::bed::{Bed, Found, Program, Way};
 use super::cores::{self, Start};
+use super::mpi::Mpi;
 use crate::figures::{Bound, Figures, Goal, Metric, OURS};
 use crate::realtime;
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 use base::sim::Random;
 
-use super::Extent;
 use super::copy::{self, BareCopy};
+use super::extent::Extent;
 use super::hog::Hog;
-use crate::engine::{Engine, Key, Kind, OpenError, Session, Size, fill};
+use crate::engine::kind::Kind;
+use crate::engine::{Engine, Key, OpenError, Session, Size, fill};
 use crate::figures::{Figures, Metric, OURS};
 use crate::paper::chart::{Series, distributions};
 use crate::progress::Progress;
@@ -281,8 +282,9 @@ impl Course {
                 self.say(WRITERS_CASE, *kind, round);
                 // Both rates come from threads started alike, one measurement after the other.
                 let window = Duration::from_millis(extent.writers_ms);
-                let lone = rate(&**engine, &size, 1, window)?;
-                let many = rate(&**engine, &size, WRITERS, window)?;
+                let seed = self.random.next_u64();
+                let lone = rate(&**engine, &size, 1, window, seed)?;
+                let many = rate(&**engine, &size, WRITERS, window, !seed)?;
                 self.figures.record(WRITERS_CASE, kind.name(), RATE, many);
                 self.figures
                     .record(WRITERS_CASE, kind.name(), RATE_TO_LONE, many / lone);
@@ -293,10 +295,10 @@ impl Course {
         remove(&folder)
     }
 
-    /// Measures the data access time of a periodic task: beside another processor that only computes, and beside one
-    /// that uses other values of the same store. With the same values, the other processor would keep them in the
-    /// shared cache and make the task faster. An idle one would change the speed of the first processor, most of all on
-    /// a virtual machine.
+    /// Measures the data access time of a periodic task, beside another processor that only computes, and beside one
+    /// that uses other values of the store. With the same values, the other processor would keep them in the shared
+    /// cache and make the task faster. An idle one would change the speed of the first processor, most of all on a
+    /// virtual machine.
     pub(crate) fn data_time(&mut self) -> Result<(), String> {
         let extent = self.extent;
         let size = Size {
@@ -477,17 +479,26 @@ fn floor(file: &std::path::Path, count: u32) -> Result<Vec<u64>, String> {
     Ok(latencies)
 }
 
-/// Returns the rate of durable puts from `threads` threads, per second.
-fn rate(engine: &dyn Engine, size: &Size, threads: u32, window: Duration) -> Result<f64, String> {
+/// Returns the rate of durable puts from `threads` threads, per second. A call with a new seed puts no value of another
+/// call.
+fn rate(
+    engine: &dyn Engine,
+    size: &Size,
+    threads: u32,
+    window: Duration,
+    seed: u64,
+) -> Result<f64, String> {
     let (barrier, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
     let one = |thread: u32| -> Result<u64, String> {
         let session = engine.session();
         // All other threads wait for this one.
         barrier.wait();
-        let (mut session, mut random) = (session?, Random::new(u64::from(thread)));
-        let (value, mut count) = (vec![3; size.value_bytes], 0);
+        let (mut session, mut random) = (session?, Random::new(seed ^ u64::from(thread)));
+        let (mut value, mut count) = (vec![3; size.value_bytes], 0);
         while !stop.load(Ordering::Relaxed) {
             let key = Key::new(random.below(u64::from(size.objects)) as u32);
+            // SQLite writes nothing if the value is the one that the key has.
+            random.fill(&mut value[..8]);
             count += u64::from(session.put(&key, &value)?);
         }
         Ok(count)
@@ -600,7 +611,8 @@ fn task(
     })
 }
 
-/// Does one get and one put of the other processor, on these objects. Returns whether the store took the put.
+/// Does one get and one put of the other processor, on these objects. The value put is new: SQLite would write nothing
+/// for an equal one. Returns whether the store took the put.
 fn one_pair(
     session: &mut dyn Session,
     random: &mut Random,
@@ -611,6 +623,7 @@ fn one_pair(
     let mut draw = || Key::new(objects.start + random.below(count) as u32);
     let (read, written) = (draw(), draw());
     session.get(&read, value)?;
+    random.fill(&mut value[..8]);
     session.put(&written, value)
 }
 

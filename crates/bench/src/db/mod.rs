@@ -4,11 +4,12 @@
 //! operation is timed alone; its key and value are made before. The memory hog runs in all measurements of a case or in
 //! none. A system that is not installed, or a case that does not fit into the machine's memory, is listed as missing.
 //!
-//! **Files:** `cases.rs` the cases, `copy.rs` the floor of a get, `hog.rs` the memory hog, `goals.rs` the goals,
-//! `page.rs` the result page.
+//! **Files:** `extent.rs` how much a run measures, `cases.rs` the cases, `copy.rs` the floor of a get, `hog.rs` the
+//! memory hog, `goals.rs` the goals, `page.rs` the result page.
 
 mod cases;
 mod copy;
+mod extent;
 mod goals;
 mod hog;
 pub(crate) mod page;
@@ -24,12 +25,13 @@ use crate::progress::Progress;
 use crate::report::Json;
 use crate::scratch::Scratch;
 use cases::{Course, SIZES};
+use extent::Extent;
 
 /// `keel-bench db`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(crate) output: crate::Output,
+    pub(crate) output: crate::output::Output,
     /// Few objects and operations, one round: shows that everything works; no goal is judged.
     #[arg(long)]
     quick: bool,
@@ -62,71 +64,15 @@ enum Part {
     Data,
 }
 
-/// How much a run measures.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    rounds: u32,
-    /// Divisor of the number of objects of each case.
-    objects_divisor: u32,
-    gets: u32,
-    puts: u32,
-    durable_puts: u32,
-    writers_ms: u64,
-    instances: u32,
-    instance_gets: u32,
-    memory_bytes_max: u64,
-    hog_bytes: usize,
-}
-
 /// Free bytes of the folder that a whole run needs.
 const SPACE_BYTES: u64 = 20 << 30;
-
-impl Extent {
-    fn of(options: &Options) -> Self {
-        if options.quick {
-            Self {
-                rounds: 1,
-                objects_divisor: 100,
-                gets: 2_000,
-                puts: 2_000,
-                durable_puts: 20,
-                writers_ms: 100,
-                instances: 5,
-                instance_gets: 500,
-                memory_bytes_max: available_bytes() / 2,
-                hog_bytes: 1 << 20,
-            }
-        } else {
-            Self {
-                rounds: options.rounds,
-                objects_divisor: 1,
-                gets: 100_000,
-                puts: 100_000,
-                durable_puts: 300,
-                writers_ms: 1_000,
-                instances: 40,
-                instance_gets: 4_000,
-                memory_bytes_max: available_bytes() / 4 * 3,
-                hog_bytes: hog::BYTES,
-            }
-        }
-    }
-}
-
-/// Returns the memory that programs can allocate now, in bytes.
-fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
-    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    number.unwrap_or(0) << 10
-}
 
 /// Runs the bench. Returns the figures as JSON, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.
 pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
-    let extent = Extent::of(options);
+    let extent = Extent::of(options.quick, options.rounds);
     let load_1min = load_1min();
     let space = if options.quick { 2 << 30 } else { SPACE_BYTES };
     let scratch = Scratch::create(&options.dir, space)?;
@@ -166,7 +112,6 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         course.data_time()?;
     }
     course.progress.clear();
-    let machine = Machine::detect();
     let method = json!({
         "quick": options.quick,
         "date": today(),
@@ -192,6 +137,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             ""
         },
     );
-    let table = course.figures.table(&title, &machine);
-    Ok((course.figures.json("db", &machine, method), table))
+    Ok(course
+        .figures
+        .report("db", &title, &Machine::detect(), method))
 }

@@ -4,12 +4,10 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use serde_json::Value;
-
 use super::cases::{DATA, DURABLE, FLOOR, OTHER_PUTS, OTHER_REFUSED, SIZES, WRITERS_CASE};
 use super::copy;
-use crate::engine::Kind;
-use crate::page::{Run, cell, fill, list, number, text};
+use crate::engine::kind::Kind;
+use crate::page::{Run, cell, fill, goals_of_rounds, head, list, number, text};
 
 /// `keel-bench db-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -51,17 +49,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             "drawings",
             drawings(&[gets, puts, vec![DURABLE]].concat(), &run),
         ),
-        (
-            "notes",
-            list(
-                run.report["method"]["notes"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .map(text),
-            ),
-        ),
-        ("missing", list(run.list("missing").iter().map(text))),
+        ("notes", list(run.notes().iter().map(text))),
+        ("missing", run.missing()),
     ];
     fill(&options.page, &parts)
 }
@@ -77,7 +66,7 @@ fn words(case: &str) -> String {
             continue;
         };
         return format!(
-            "{what}, {} keys of {} B",
+            "{what}, {} values of {} B",
             number(f64::from(size.objects)),
             number(size.value_bytes as f64)
         );
@@ -104,83 +93,21 @@ fn metric_words(metric: &str) -> String {
 }
 
 fn run_text(run: &Run) -> String {
-    let (machine, method) = (&run.report["machine"], &run.report["method"]);
-    let load = method["load_1min"]
-        .as_f64()
-        .map_or_else(String::new, |load| {
-            format!(
-                " The load of the machine was {} when it began.",
-                number(load)
-            )
-        });
+    let method = &run.report["method"];
     format!(
-        "{}, version {}; {}, {} cores, kernel {}; on {}. {} rounds; {} gets and {} puts of each case and system, {} \
-         durable puts.{load}\n",
-        text(&method["date"]),
-        text(&run.report["version"]),
-        text(&machine["cpu"]),
-        machine["cores"],
-        text(&machine["kernel"]),
+        "{}; on {}. {} rounds; {} gets and {} puts of each case and system, {} durable puts.{}\n",
+        run.origin(),
         text(&method["file_system"]),
         method["rounds_each"],
         method["gets"],
         method["puts"],
         method["durable_puts"],
+        run.load(),
     )
 }
 
 fn goals(run: &Run) -> String {
-    let mut out =
-        "| case | figure | measured | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
-    let verdict = |row: &Value| {
-        if row["met"] == true {
-            "met"
-        } else {
-            "**missed**"
-        }
-    };
-    let bound = |row: &Value| {
-        let side = if row["better"] == "higher" {
-            "at least"
-        } else {
-            "at most"
-        };
-        format!("{side} {}", cell(row["goal"].as_f64()))
-    };
-    let judged = |name: &str| run.list(name).iter().filter(|row| row["goal"].is_number());
-    for row in judged("ratios") {
-        let of_rounds = |place: usize| cell(row["of_rounds"][place].as_f64());
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "| {} | {}, divided by {} | {} | {} to {} | {} | {} |",
-            words(text(&row["case"])),
-            metric_words(text(&row["metric"])),
-            text(&row["peer"]),
-            cell(row["ratio"].as_f64()),
-            of_rounds(0),
-            of_rounds(1),
-            bound(row),
-            verdict(row),
-        );
-    }
-    for row in judged("rows") {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} |{}| {} | {} |",
-            words(text(&row["case"])),
-            metric_words(text(&row["metric"])),
-            cell(row["value"].as_f64()),
-            run.rounds_cell(
-                text(&row["case"]),
-                text(&row["system"]),
-                text(&row["metric"])
-            ),
-            bound(row),
-            verdict(row),
-        );
-    }
-    out
+    goals_of_rounds(run, words, metric_words, |_| String::new())
 }
 
 /// Returns the systems of a case, always in the same order.
@@ -194,8 +121,7 @@ fn systems_of<'a>(run: &Run, case: &str, metric: &str) -> Vec<&'a str> {
 }
 
 fn latencies(run: &Run, cases: &[&str]) -> String {
-    let mut out =
-        "| case | system | p50, µs | p99 | p99.9 | worst |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut out = head("case | system | p50, µs | p99 | p99.9 | worst");
     for case in cases {
         for system in systems_of(run, case, METRICS[0].0) {
             let _ = write!(out, "| {} | {system} |", words(case));
@@ -209,8 +135,7 @@ fn latencies(run: &Run, cases: &[&str]) -> String {
 }
 
 fn writers(run: &Run) -> String {
-    let mut out =
-        "| system | puts in a second | divided by one writer |\n|---|---|---|\n".to_owned();
+    let mut out = head("system | puts in a second | divided by one writer");
     for system in systems_of(run, WRITERS_CASE, "puts_per_second") {
         let value = |metric| cell(run.value(WRITERS_CASE, system, metric));
         let _ = writeln!(
@@ -289,7 +214,7 @@ fn drawings(cases: &[&str], run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -335,7 +260,7 @@ mod tests {
                 .count(),
             1
         );
-        assert_eq!(list(run.list("missing").iter().map(text)), "- rocksdb\n");
+        assert_eq!(run.missing(), "- rocksdb\n");
         assert!(systems(&run).contains("**keel**: a."));
     }
 

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_missing_with_the_remedy() {
+    fn a_library_that_is_not_installed_is_missing_with_the_remedy() {
         let missing = Library::open(&["libkeel-no-such-thing.so.9"], "apt-get install it");
         assert!(
             matches!(missing, Err(OpenError::Missing(text)) if text.contains("apt-get install it"))

@@ -1,5 +1,5 @@
-//! LMDB through its C interface: one reader for each session, renewed for each get so that it sees the latest value;
-//! one transaction for each put.
+//! LMDB through its C interface. Each session has one reader, renewed for each get so that it sees the latest value.
+//! Each put is one transaction.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -89,6 +89,15 @@ impl Keeping {
     }
 }
 
+/// Ways to keep overwrites whole, and the names of their figures; the first one is the default for programs.
+pub(crate) const LOGS: [(Keeping, &str); 5] = [
+    (Keeping::BySize, "keel-library"),
+    (Keeping::Redo, "keel-library-redo"),
+    (Keeping::Undo, "keel-library-undo"),
+    (Keeping::CopyOnWrite, "keel-library-copy-on-write"),
+    (Keeping::Posix, "keel-library-posix"),
+];
+
 /// The result of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timing {

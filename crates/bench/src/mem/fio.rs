@@ -15,8 +15,8 @@ const PROGRAM: &str = "fio";
 const RAMP_MS: u64 = 100;
 
 /// The options of fio, equal for all systems. It makes single calls of pread and pwrite, drops nothing from a cache and
-/// allocates no memory beforehand. It draws offsets without a map of used ones, reads clocks for the whole run instead
-/// of each call, and leaves the buffers unchanged in between.
+/// allocates no memory beforehand. It draws offsets without a map of used ones, and leaves the buffers unchanged in
+/// between. It reads clocks for the whole run instead of each call.
 pub(crate) const ARGUMENTS: [&str; 10] = [
     "--output-format=json",
     "--ioengine=psync",

@@ -1,9 +1,8 @@
 //! The goals, for the figures that exist. The best peer of a case is determined from the run itself.
 
-use super::MEMCPY;
 use super::case::{Case, Kind, OF_ONE_THREAD, Pattern, RATE, REQUESTS_BYTES, THROUGHPUT, TIME};
 use super::mapping::{ATTACH_CASE, ATTACH_TIME, EXT4_LARGEST, GROWTH, GROWTH_CASE};
-use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, PEERS, TMPFS};
+use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, MEMCPY, PEERS, TMPFS};
 use super::takeover::{CASES as TAKEOVERS, WAIT_MAX};
 use crate::figures::{Bound, Figures, Goal, Metric};
 
@@ -38,7 +37,7 @@ const AGAINST_THE_BEST: [(Pattern, u32, f64); 20] = [
 /// Request sizes of sequential writes that are compared with the paper's peer, and the ratio required at each.
 const AGAINST_THE_PAPERS: ([u32; 3], f64) = ([KIB, 4 * KIB, 16 * KIB], 3.0);
 
-/// The largest of those ratios.
+/// The largest of these ratios.
 pub(crate) const PAPERS_CASE: &str = "fio-sequential-write-1024-to-16384";
 pub(crate) const PAPERS_BEST: Metric = Metric::shown("most_of_ext4-4k-folios", "1");
 const PAPERS_BEST_MIN: f64 = 7.1;

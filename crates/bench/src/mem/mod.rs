@@ -36,38 +36,25 @@ use crate::figures::Figures;
 use crate::machine::{Machine, load_1min, today};
 use crate::progress::Progress;
 use crate::report::Json;
-use crate::scratch::{Scratch, check_interrupted};
-use calls::{By, Keeping, Loop};
+use crate::scratch::{Scratch, absolute, check_interrupted};
+use calls::{By, Keeping, LOGS, Loop};
 use case::{
     CPU_TIME, Case, Kind, OF_ONE_THREAD, Pattern, RATE, REQUESTS_BYTES, STACK, THROUGHPUT, TIME,
     bytes_text,
 };
 use child::Limits;
-use systems::{DATA, Files, KEEL, KEEL_TMPFS, OF_THREADS, PACKED, System, TMPFS};
+use systems::{
+    DATA, Files, KEEL, KEEL_TMPFS, MEMCPY, MEMCPY_TMPFS, OF_THREADS, PACKED, System, TMPFS,
+};
 
 /// Maximum number of threads in the paper's figure 6; on fewer processors they share these.
 const THREADS: usize = OF_THREADS.len();
-
-/// A bare copy from the memory of our region.
-const MEMCPY: &str = "memcpy";
-
-/// A bare copy from the memory of tmpfs.
-const MEMCPY_TMPFS: &str = "memcpy-of-tmpfs";
-
-/// Ways to keep overwrites whole, and the names of their figures; the first one is the default for programs.
-const LOGS: [(Keeping, &str); 5] = [
-    (Keeping::BySize, "keel-library"),
-    (Keeping::Redo, "keel-library-redo"),
-    (Keeping::Undo, "keel-library-undo"),
-    (Keeping::CopyOnWrite, "keel-library-copy-on-write"),
-    (Keeping::Posix, "keel-library-posix"),
-];
 
 /// `keel-bench mem`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(crate) output: crate::Output,
+    pub(crate) output: crate::output::Output,
     /// Small files, short runs, one round: shows that everything works; no goal is judged.
     #[arg(long)]
     quick: bool,
@@ -200,8 +187,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let load_1min = load_1min();
     let mut figures = Figures::new(Vec::new());
     // Programs get paths in this folder, so it must not depend on their working directory.
-    let dir = std::fs::canonicalize(&options.dir)
-        .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    let dir = absolute(&options.dir)?;
     let scratch = Scratch::create(&dir, 16 << 20)?;
     let progress = Progress::new();
     let mut show = |text: &str| progress.show(text);
@@ -317,8 +303,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         bytes_text(extent.files.data_bytes),
         extent.rounds
     );
-    let table = figures.table(&title, &machine);
-    let mut json = figures.json("mem", &machine, method);
+    let (mut json, table) = figures.report("mem", &title, &machine, method);
     // Calls per second only repeat the time of one call in another form.
     let rounds = json.method.as_mut().map(|method| &mut method["rounds"]);
     if let Some(serde_json::Value::Array(rounds)) = rounds {
@@ -634,7 +619,7 @@ mod tests {
     #[test]
     fn files_shrink_until_they_fit_and_that_is_said() {
         let options = Options {
-            output: crate::Output { json: None },
+            output: crate::output::Output { json: None },
             quick: false,
             paper: false,
             out: PathBuf::from("."),

@@ -4,8 +4,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use serde_json::Value;
-
+use super::calls::LOGS;
 use super::case::{
     Case, FAULTS, Kind, OF_ONE_THREAD, Pattern, RATE, REQUESTS_BYTES, STACK, THROUGHPUT, TIME,
     bytes_text,
@@ -13,10 +12,11 @@ use super::case::{
 use super::goals::PAPERS_CASE;
 use super::mapping::{ATTACH_CASE, ATTACH_TIME, GROWTH_CASE, SIZES};
 use super::paper::{FIGURES_6, share};
-use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, PEERS, TMPFS, TMPFS_HUGE};
+use super::systems::{
+    EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, MEMCPY, MEMCPY_TMPFS, PEERS, TMPFS, TMPFS_HUGE,
+};
 use super::takeover::{CASES as TAKEOVERS, Doing, WAIT_MAX, WAIT_P50, WAIT_P99};
-use super::{LOGS, MEMCPY, MEMCPY_TMPFS};
-use crate::page::{Run, cell, fill, list, number, text};
+use crate::page::{Run, cell, fill, goals_of_rounds, head, number, text};
 
 /// `keel-bench mem-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ),
         ("figure-6", several(&run)),
         ("slower", slower(&run)),
-        ("missing", list(run.list("missing").iter().map(text))),
+        ("missing", run.missing()),
         ("raw", RAW.to_owned()),
     ];
     fill(&options.page, &parts)
@@ -165,16 +165,8 @@ fn metric_words(metric: &str) -> &str {
 }
 
 fn run_text(run: &Run) -> String {
-    let (machine, method) = (&run.report["machine"], &run.report["method"]);
+    let method = &run.report["method"];
     let bytes = |name: &str| bytes_text(method[name].as_u64().unwrap_or(0));
-    let load = method["load_1min"]
-        .as_f64()
-        .map_or_else(String::new, |load| {
-            format!(
-                " The load of the machine was {} when it began.",
-                number(load)
-            )
-        });
     let backing = match method["backing"][KEEL].as_str() {
         Some("HugePages") => "huge pages of hugetlbfs",
         Some("SharedMemory") => "tmpfs",
@@ -189,78 +181,25 @@ fn run_text(run: &Run) -> String {
         },
     );
     format!(
-        "{}, version {}; {}, {} cores, kernel {}; {}. keel is over {backing}. {rounds} rounds; a file of {}, of \
-         several threads {} each; fio {} ms, of several threads {} ms, the loop {} ms.{load}\n",
-        text(&method["date"]),
-        text(&run.report["version"]),
-        text(&machine["cpu"]),
-        machine["cores"],
-        text(&machine["kernel"]),
+        "{}; {}. keel is over {backing}. {rounds} rounds; a file of {}, of several threads {} each; fio {} ms, of \
+         several threads {} ms, the loop {} ms.{}\n",
+        run.origin(),
         method["fio"].as_str().unwrap_or("no fio"),
         bytes("file_bytes"),
         bytes("file_of_a_thread_bytes"),
         method["fio_ms"],
         method["threads_ms"],
         method["tight_ms"],
+        run.load(),
     )
 }
 
 fn goals(run: &Run) -> String {
-    let mut out =
-        "| case | figure | measured | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
-    let verdict = |row: &Value| {
-        if row["met"] == true {
-            "met"
-        } else {
-            "**missed**"
-        }
-    };
-    let bound = |row: &Value| {
-        let side = if row["better"] == "higher" {
-            "at least"
-        } else {
-            "at most"
-        };
-        format!("{side} {}", cell(row["goal"].as_f64()))
-    };
-    for row in run
-        .list("ratios")
-        .iter()
-        .filter(|row| row["goal"].is_number())
-    {
-        let of_rounds = |place: usize| cell(row["of_rounds"][place].as_f64());
-        let _ = writeln!(
-            out,
-            "| {} | {}, divided by {} | {} | {} to {} | {} | {} |",
-            words(text(&row["case"])),
-            metric_words(text(&row["metric"])),
-            text(&row["peer"]),
-            cell(row["ratio"].as_f64()),
-            of_rounds(0),
-            of_rounds(1),
-            bound(row),
-            verdict(row),
-        );
-    }
-    for row in run
-        .list("rows")
-        .iter()
-        .filter(|row| row["goal"].is_number())
-    {
-        let (case, metric) = (text(&row["case"]), text(&row["metric"]));
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} |{}| {} | {}{} |",
-            words(case),
-            metric_words(metric),
-            cell(row["value"].as_f64()),
-            run.rounds_cell(case, text(&row["system"]), metric),
-            bound(row),
-            verdict(row),
-            above_processors(case, metric, row["value"].as_f64()),
-        );
-    }
-    out
+    let metric_words = |metric: &str| metric_words(metric).to_owned();
+    goals_of_rounds(run, words, metric_words, |row| {
+        let [case, metric] = ["case", "metric"].map(|key| text(&row[key]));
+        above_processors(case, metric, row["value"].as_f64())
+    })
 }
 
 /// Says so if several threads do more than as many processors can: another cause than the threads has a part in it.
@@ -485,9 +424,7 @@ fn attach(run: &Run) -> String {
 }
 
 fn takeover(run: &Run) -> String {
-    let mut out =
-        "| it is killed while it | p50, µs | p99, µs | longest, µs |\n|---|---|---|---|\n"
-            .to_owned();
+    let mut out = head("it is killed while it | p50, µs | p99, µs | longest, µs");
     for (doing, case) in TAKEOVERS {
         let waits = [WAIT_P50, WAIT_P99, WAIT_MAX].map(|metric| run.value(case, KEEL, metric.name));
         let [p50, p99, longest] = waits.map(cell);
@@ -507,9 +444,7 @@ fn takeover(run: &Run) -> String {
 
 fn stack(run: &Run) -> String {
     let mut out =
-        "| request | tmpfs, ns | copy, ns | software | keel, ns | copy, ns | software |\n\
-                   |---|---|---|---|---|---|---|\n"
-            .to_owned();
+        head("request | tmpfs, ns | copy, ns | software | keel, ns | copy, ns | software");
     for (bytes, case) in STACK {
         let _ = write!(out, "| {} |", bytes_text(bytes.into()));
         for (system, copy) in [(TMPFS, MEMCPY_TMPFS), (KEEL, MEMCPY)] {
@@ -679,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_did_faster_is_listed() {
+    fn cases_in_which_a_peer_was_faster_are_listed() {
         let slower = slower(&run());
         assert_eq!(
             slower,

@@ -1,6 +1,6 @@
-//! The figures of the paper that the in-memory file system follows (Sha et al., "The Design and Implementation of an
-//! Efficient User-Space In-memory File System"), as CSV and as drawings: 1, the time of the software between a call and
-//! its bytes; 2, mapping a file; 5, throughput with one thread; 6, with several.
+//! The paper's figures, as CSV and as drawings. The in-memory file system follows the paper (Sha et al., "The Design
+//! and Implementation of an Efficient User-Space In-memory File System"). Figure 1 has the time of the software between
+//! a call and its bytes, 2 the mapping of a file. Figure 5 has the throughput with one thread, 6 with several.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,8 +8,9 @@ use std::path::Path;
 use super::case::{Case, Kind, Pattern, REQUESTS_BYTES, STACK, THROUGHPUT, TIME, bytes_text};
 use super::mapping::SIZES;
 use super::plot::{Curve, Frame, Panel, Scale, panels};
-use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, TMPFS, TMPFS_HUGE};
-use super::{MEMCPY, MEMCPY_TMPFS};
+use super::systems::{
+    EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, MEMCPY, MEMCPY_TMPFS, TMPFS, TMPFS_HUGE,
+};
 use crate::figures::{Figures, Metric};
 use crate::machine::Machine;
 use crate::paper::chart::Color;

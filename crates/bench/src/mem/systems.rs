@@ -27,6 +27,11 @@ pub(crate) const EXT4_LARGE: &str = "ext4-large-folios";
 /// All file systems that are compared with ours.
 pub(crate) const PEERS: [&str; 4] = [TMPFS, TMPFS_HUGE, EXT4_SMALL, EXT4_LARGE];
 
+/// A bare copy from the memory of our region.
+pub(crate) const MEMCPY: &str = "memcpy";
+/// A bare copy from the memory of tmpfs.
+pub(crate) const MEMCPY_TMPFS: &str = "memcpy-of-tmpfs";
+
 /// The file that one thread uses.
 pub(crate) const DATA: &str = "data";
 /// The files that several threads use, one each.

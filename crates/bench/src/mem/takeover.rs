@@ -1,7 +1,7 @@
 //! Taking over from a killed process: a process is killed in the middle of a call while another one waits for its lock.
 //! The measured time runs from the kill to the return of the waiting call.
 //!
-//! The holder is stopped before it is killed, so that the lock it holds is known: a waiter without progress meanwhile
+//! The holder is stopped before it is killed, so that the lock it holds is known. A waiter without progress meanwhile
 //! waits for the stopped holder.
 
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
-//! A node and all that it has started: processor time and memory, separately for the node's own process, its mount, its
-//! task, and everything else below it (its jobs).
+//! A node and all processes that it has started: their processor time and memory. These are separate for the node's own
+//! process, its mount, its task, and its jobs (all other processes).
 //!
 //! **Invariants:** the time of descendants that have ended counts, because the kernel adds it to the parent that has
 //! waited for them. Memory that processes share is divided among them, so a sum counts it once.

@@ -1,8 +1,8 @@
-//! Stored readings on their way upstream, beside a plain client that sends the same readings from memory: over MQTT
-//! with QoS 1 to a broker, and over HTTP to a server in this process that counts them.
+//! Stored readings on their way upstream, beside a plain client that sends the same readings from memory. The ways are
+//! MQTT with QoS 1 to a broker, and HTTP to a server in this process that counts them.
 //!
-//! **Invariants:** both send the same readings to the same receiver over one connection, with the same number in flight
-//! and bodies of the same size; they take turns. The clock of both runs from before the connection to the last
+//! **Invariants:** both send the same readings to the same receiver over one connection. The number in flight and the
+//! size of bodies are the same, and they take turns. The clock of both runs from before the connection to the last
 //! acknowledgement. A round counts only if each reading was acknowledged, none was sent twice, and over HTTP both sent
 //! the same number of bytes.
 

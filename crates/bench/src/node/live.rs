@@ -114,7 +114,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// Whether a client that had the page open for so long got every sensor, and about the number of messages that the
+/// Whether a client that had the page open for this time got every sensor, and about the number of messages that the
 /// period implies.
 pub(crate) fn is_live(sensors: usize, messages: u64, seconds: f64) -> bool {
     sensors >= SENSORS as usize && messages as f64 >= 0.5 * MESSAGES_PER_SECOND * seconds

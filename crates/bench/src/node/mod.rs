@@ -1,8 +1,8 @@
 //! The node's bench: `keel run` and loggers that store in SQLite, all connected to one broker on this machine.
 //!
 //! **Invariants:** a figure counts only if every published reading was acknowledged and the broker holds none any more.
-//! The kernel counts the acknowledgements that reach the broker. Broker and publisher are charged to no system; every
-//! process is ended by its own process ID; a figure that was not measured is listed as missing.
+//! The kernel counts the acknowledgements that reach the broker. Broker and publisher are charged to no system. Every
+//! process is ended by its own process ID. A figure that was not measured is listed as missing.
 
 mod broker;
 mod cases;
@@ -25,15 +25,16 @@ mod wear;
 mod whole;
 mod wire;
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::figures::{Bound, Figures, Goal};
 use crate::machine::{Machine, file_system_type, is_ext4_without_journal, load_1min, today};
+use crate::progress::Progress;
+use crate::report::Json;
 use crate::scratch::Scratch;
 use cases::{
     CPU_PER_READING, CPU_SHARE, Course, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED,
@@ -49,7 +50,7 @@ use whole::WHOLE_NODE;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(crate) output: crate::Output,
+    pub(crate) output: crate::output::Output,
     /// Few readings: shows that everything works; the figures mean little and no goal is judged.
     #[arg(long)]
     quick: bool,
@@ -59,6 +60,12 @@ pub(crate) struct Options {
     /// Only these cases.
     #[arg(long, value_name = "CASE", value_delimiter = ',')]
     only: Vec<Case>,
+}
+
+impl Options {
+    fn has(&self, case: Case) -> bool {
+        self.only.is_empty() || self.only.contains(&case)
+    }
 }
 
 /// One part of the bench.
@@ -204,7 +211,7 @@ fn goals(extent: &Extent) -> Vec<Goal> {
             Bound::AtMost(1.1),
         ),
         goal(RATE, RATE_ACKNOWLEDGED.name, None, Bound::AtLeast(20_000.0)),
-        // Each of the three is "a SQLite logger": none is left out whatever its verdict is.
+        // Each of the three is "a SQLite logger": none is left out, with any verdict.
         goal(RATE, CPU_PER_READING.name, sqlite, Bound::AtMost(0.5)),
         goal(RATE, CPU_PER_READING.name, indexed, Bound::AtMost(0.5)),
         goal(RATE, CPU_PER_READING.name, stock, Bound::AtMost(0.5)),
@@ -235,7 +242,7 @@ fn goals(extent: &Extent) -> Vec<Goal> {
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.
-pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), String> {
+pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let extent = if options.quick { QUICK } else { WHOLE };
     let space = if options.quick {
         SPACE_BYTES / 2
@@ -256,167 +263,17 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
                 .to_owned(),
         );
     }
-    let is_asked = |case| options.only.is_empty() || options.only.contains(&case);
-    let progress = Progress(std::io::stderr().is_terminal());
+    let progress = Progress::new();
     let mut show = |text: &str| progress.show(text);
-
-    if is_asked(Case::Wear) {
-        wear::measure(
-            &mut figures,
-            scratch.path(),
-            extent.rounds,
-            extent.wear_readings,
-            extent.image_mebibytes,
-            &mut show,
-        )?;
-    }
-    if is_asked(Case::Times) {
-        times::measure(
-            &mut figures,
-            scratch.path(),
-            extent.rounds,
-            extent.wear_readings,
-            extent.image_mebibytes,
-            &mut show,
-        )?;
-    }
-    if is_asked(Case::Live) {
-        match keel_program() {
-            None => figures.missing(format!("{LIVE}: no program keel beside this one")),
-            Some(keel) => live::measure(
-                &mut figures,
-                &keel,
-                scratch.path(),
-                extent.rounds,
-                Duration::from_secs(extent.live_seconds),
-                &mut show,
-            )?,
-        }
-    }
-    let mut whole = serde_json::Value::Null;
-    if is_asked(Case::Whole) {
-        match keel_program() {
-            None => figures.missing(format!("{WHOLE_NODE}: no program keel beside this one")),
-            Some(keel) => {
-                whole = whole::measure(
-                    &mut figures,
-                    &keel,
-                    scratch.path(),
-                    extent.rounds,
-                    extent.whole,
-                    &mut show,
-                )?;
-            }
-        }
-    }
-    if is_asked(Case::Offline) {
-        match keel_program() {
-            None => figures.missing(format!(
-                "{}: no program keel beside this one",
-                extent.offline.case
-            )),
-            Some(keel) => {
-                offline::measure(
-                    &mut figures,
-                    &keel,
-                    scratch.path(),
-                    extent.offline,
-                    &mut show,
-                )?;
-            }
-        }
-    }
-    if is_asked(Case::Forward) {
-        let broker = broker::find().map(|program| broker::Broker::start(&program, scratch.path()));
-        let broker = broker.transpose()?;
-        if broker.is_none() {
-            figures.missing(format!("{FORWARD_MQTT}: mosquitto is not installed"));
-        }
-        let address = broker.as_ref().map(broker::Broker::address);
-        let (rounds, readings) = (extent.rounds, extent.forward_readings);
-        forward::measure(
-            &mut figures,
-            address,
-            scratch.path(),
-            rounds,
-            readings,
-            &mut show,
-        )?;
-    }
-    match broker::find() {
-        None => figures.missing(format!(
-            "mosquitto is not installed: {STEADY}, {RATE}, {}",
-            extent.restart_case
-        )),
-        Some(program) => {
-            let broker = broker::Broker::start(&program, scratch.path())?;
-            let mut course = Course {
-                figures: &mut figures,
-                place: Place {
-                    broker: broker.address(),
-                    keel: keel_program(),
-                    image_mebibytes: extent.image_mebibytes,
-                },
-                scratch: scratch.path(),
-                rounds: extent.rounds,
-                progress: &mut show,
-            };
-            let mut ours = vec![System::Keel];
-            if course.place.keel.is_none() {
-                let what = "keel: no program with a command `run` beside this one";
-                course.figures.missing(what.to_owned());
-                ours.clear();
-            }
-            if is_asked(Case::Steady) {
-                let time = Duration::from_secs(extent.steady_seconds);
-                cases::steady(&mut course, &[&ours[..], &[System::Sqlite]].concat(), time)?;
-            }
-            if is_asked(Case::Rate) {
-                let peers = [
-                    System::Sqlite,
-                    System::SqliteIndexed,
-                    System::SqliteStock,
-                    System::KeelParts,
-                ];
-                cases::rate(
-                    &mut course,
-                    &[&ours[..], &peers].concat(),
-                    extent.rate_readings,
-                )?;
-            }
-            if is_asked(Case::Restart) {
-                course.place.image_mebibytes = extent.restart_image_mebibytes;
-                let systems = [&ours[..], &[System::Sqlite]].concat();
-                let mut fill = |system: System, folder: &Path| {
-                    store::fill(system, folder, extent.restart_readings)
-                };
-                cases::restart(&mut course, extent.restart_case, &systems, &mut fill)?;
-            }
-        }
-    }
+    let whole = parts(options, &extent, &mut figures, scratch.path(), &mut show)?;
+    systems(options, &extent, &mut figures, scratch.path(), &mut show)?;
     progress.clear();
 
-    let machine = Machine::detect();
-    let method = json!({
-        "quick": options.quick,
-        "date": today(),
-        "load_1min": load_1min,
-        "rounds_each": extent.rounds,
-        "commit_interval_ms": COMMIT_INTERVAL_MS,
-        "file_system": file_system,
-        "broker": {"max_inflight_messages": 0, "max_queued_messages": broker::QUEUED_MESSAGES_MAX,
-                   "max_queued_bytes": 0, "persistence": false, "set_tcp_nodelay": false},
-        "publisher": {"topics": publisher::TOPICS, "qos": 1, "backlog_max": publisher::BACKLOG_MAX},
-        "steady_seconds": extent.steady_seconds,
-        "live_page": {"sensors": 1024, "updates_per_second": 10, "seconds": extent.live_seconds},
-        "whole_node": whole,
-        "forward_readings": extent.forward_readings,
-        "offline": {"readings": extent.offline.readings, "rounds": extent.offline.rounds,
-                    "seconds_before": extent.offline.before.as_secs()},
-        "rate_readings": extent.rate_readings,
-        "wear_readings": extent.wear_readings,
-        "restart_readings": extent.restart_readings,
-    });
+    let mut method = method(&extent);
+    method["quick"] = json!(options.quick);
+    method["load_1min"] = json!(load_1min);
+    method["file_system"] = json!(file_system);
+    method["whole_node"] = whole;
     let title = format!(
         "node: medians of {} rounds, the systems taking turns, on {file_system}; \
          commits every {COMMIT_INTERVAL_MS} ms{}",
@@ -427,8 +284,156 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
             ""
         },
     );
-    let table = figures.table(&title, &machine);
-    Ok((figures.json("node", &machine, method), table))
+    Ok(figures.report("node", &title, &Machine::detect(), method))
+}
+
+/// Measures the cases that need no peer behind a broker. Returns the description of the whole node; null if it was not
+/// measured.
+fn parts(
+    options: &Options,
+    extent: &Extent,
+    figures: &mut Figures,
+    scratch: &Path,
+    show: &mut dyn FnMut(&str),
+) -> Result<Value, String> {
+    let (rounds, readings) = (extent.rounds, extent.wear_readings);
+    if options.has(Case::Wear) {
+        wear::measure(
+            figures,
+            scratch,
+            rounds,
+            readings,
+            extent.image_mebibytes,
+            show,
+        )?;
+    }
+    if options.has(Case::Times) {
+        times::measure(
+            figures,
+            scratch,
+            rounds,
+            readings,
+            extent.image_mebibytes,
+            show,
+        )?;
+    }
+    if options.has(Case::Live)
+        && let Some(keel) = keel_for(LIVE, figures)
+    {
+        let time = Duration::from_secs(extent.live_seconds);
+        live::measure(figures, &keel, scratch, rounds, time, show)?;
+    }
+    let mut whole = Value::Null;
+    if options.has(Case::Whole)
+        && let Some(keel) = keel_for(WHOLE_NODE, figures)
+    {
+        whole = whole::measure(figures, &keel, scratch, rounds, extent.whole, show)?;
+    }
+    if options.has(Case::Offline)
+        && let Some(keel) = keel_for(extent.offline.case, figures)
+    {
+        offline::measure(figures, &keel, scratch, extent.offline, show)?;
+    }
+    if options.has(Case::Forward) {
+        let broker = broker::find().map(|program| broker::Broker::start(&program, scratch));
+        let broker = broker.transpose()?;
+        if broker.is_none() {
+            figures.missing(format!("{FORWARD_MQTT}: mosquitto is not installed"));
+        }
+        let address = broker.as_ref().map(broker::Broker::address);
+        let readings = extent.forward_readings;
+        forward::measure(figures, address, scratch, rounds, readings, show)?;
+    }
+    Ok(whole)
+}
+
+/// Measures the cases in which our node and its peers are behind a broker.
+fn systems(
+    options: &Options,
+    extent: &Extent,
+    figures: &mut Figures,
+    scratch: &Path,
+    show: &mut dyn FnMut(&str),
+) -> Result<(), String> {
+    let Some(program) = broker::find() else {
+        figures.missing(format!(
+            "mosquitto is not installed: {STEADY}, {RATE}, {}",
+            extent.restart_case
+        ));
+        return Ok(());
+    };
+    let broker = broker::Broker::start(&program, scratch)?;
+    let mut course = Course {
+        figures,
+        place: Place {
+            broker: broker.address(),
+            keel: keel_program(),
+            image_mebibytes: extent.image_mebibytes,
+        },
+        scratch,
+        rounds: extent.rounds,
+        progress: show,
+    };
+    let mut ours = vec![System::Keel];
+    if course.place.keel.is_none() {
+        let what = "keel: no program with a command `run` beside this one";
+        course.figures.missing(what.to_owned());
+        ours.clear();
+    }
+    if options.has(Case::Steady) {
+        let time = Duration::from_secs(extent.steady_seconds);
+        cases::steady(&mut course, &[&ours[..], &[System::Sqlite]].concat(), time)?;
+    }
+    if options.has(Case::Rate) {
+        let peers = [
+            System::Sqlite,
+            System::SqliteIndexed,
+            System::SqliteStock,
+            System::KeelParts,
+        ];
+        cases::rate(
+            &mut course,
+            &[&ours[..], &peers].concat(),
+            extent.rate_readings,
+        )?;
+    }
+    if options.has(Case::Restart) {
+        course.place.image_mebibytes = extent.restart_image_mebibytes;
+        let systems = [&ours[..], &[System::Sqlite]].concat();
+        let mut fill =
+            |system: System, folder: &Path| store::fill(system, folder, extent.restart_readings);
+        cases::restart(&mut course, extent.restart_case, &systems, &mut fill)?;
+    }
+    Ok(())
+}
+
+/// Describes how a run of this extent measures.
+fn method(extent: &Extent) -> Value {
+    json!({
+        "date": today(),
+        "rounds_each": extent.rounds,
+        "commit_interval_ms": COMMIT_INTERVAL_MS,
+        "broker": {"max_inflight_messages": 0, "max_queued_messages": broker::QUEUED_MESSAGES_MAX,
+                   "max_queued_bytes": 0, "persistence": false, "set_tcp_nodelay": false},
+        "publisher": {"topics": publisher::TOPICS, "qos": 1, "backlog_max": publisher::BACKLOG_MAX},
+        "steady_seconds": extent.steady_seconds,
+        "live_page": {"sensors": 1024, "updates_per_second": 10, "seconds": extent.live_seconds},
+        "forward_readings": extent.forward_readings,
+        "offline": {"readings": extent.offline.readings, "rounds": extent.offline.rounds,
+                    "seconds_before": extent.offline.before.as_secs()},
+        "rate_readings": extent.rate_readings,
+        "wear_readings": extent.wear_readings,
+        "restart_readings": extent.restart_readings,
+    })
+}
+
+/// Returns the program `keel`; without one, the case is listed as missing.
+fn keel_for(case: &str, figures: &mut Figures) -> Option<PathBuf> {
+    let keel = keel_program();
+    if keel.is_none() {
+        figures.missing(format!("{case}: no program keel beside this one"));
+    }
+    keel
 }
 
 /// Returns the program `keel` in the folder of this one.
@@ -445,23 +450,4 @@ fn keel_program() -> Option<PathBuf> {
         .status()
         .is_ok_and(|status| status.success())
         .then_some(beside)
-}
-
-/// One line on a terminal that shows the progress of the run.
-struct Progress(bool);
-
-impl Progress {
-    fn show(&self, text: &str) {
-        if self.0 {
-            eprint!("\r\x1b[K{text}");
-            // Failure to show a progress line must not stop the run.
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.0 {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

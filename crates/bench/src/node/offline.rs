@@ -1,4 +1,4 @@
-//! A day without the upstream: a store holds the day's readings (recorded in virtual time), the node runs with live
+//! A day without the upstream. A store holds the day's readings (recorded in virtual time), the node runs with live
 //! readings, and then the upstream is available again. Each arriving reading is checked. The time until a reading is on
 //! flash is measured before and during the drain of the backlog.
 //!

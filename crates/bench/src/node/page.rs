@@ -15,7 +15,7 @@ use super::times;
 use super::wear::WEAR;
 use super::whole::{CPU_OF, MEMORY_OF, WHOLE_NODE};
 use crate::figures::OURS;
-use crate::page::{Run, cell, fill, list, number, text};
+use crate::page::{Run, cell, fill, head, list, number, side, text, verdict};
 
 /// `keel-bench node-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -37,38 +37,26 @@ const SYSTEMS: [&str; 4] = ["keel", "sqlite", "sqlite-indexed", "sqlite-stock"];
 /// One line that names the file.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let run = Run::read(&options.json)?;
-    let notes = run.report["method"]["notes"].as_array();
     let parts = [
         ("run", run_text(&run)),
         ("goals", goals(&run)),
         ("figures", figures(&run)),
         ("ratios", ratios(&run)),
         ("outwards", outwards(&run)),
-        ("notes", list(notes.into_iter().flatten().map(text))),
-        ("missing", list(run.list("missing").iter().map(text))),
+        ("notes", list(run.notes().iter().map(text))),
+        ("missing", run.missing()),
     ];
     fill(&options.page, &parts)
 }
 
 fn run_text(run: &Run) -> String {
-    let (machine, method) = (&run.report["machine"], &run.report["method"]);
-    let load = method["load_1min"]
-        .as_f64()
-        .map_or_else(String::new, |load| {
-            format!(
-                " The load of the machine was {} when it began.",
-                number(load)
-            )
-        });
+    let method = &run.report["method"];
     format!(
-        "{}, version {}; {}, {} cores, kernel {}; on {}. {} rounds, the systems taking turns.{load}\n",
-        text(&method["date"]),
-        text(&run.report["version"]),
-        text(&machine["cpu"]),
-        machine["cores"],
-        text(&machine["kernel"]),
+        "{}; on {}. {} rounds, the systems taking turns.{}\n",
+        run.origin(),
         text(&method["file_system"]),
         method["rounds_each"],
+        run.load(),
     )
 }
 
@@ -152,7 +140,7 @@ fn figure(value: f64) -> String {
 }
 
 fn goals(run: &Run) -> String {
-    let mut out = "| case | figure | keel | goal | |\n|---|---|---|---|---|\n".to_owned();
+    let mut out = head("case | figure | keel | goal |");
     let rows = run.list("rows").iter().map(|row| (row, "value", None));
     let ratios = run.list("ratios").iter();
     let ratios = ratios.map(|row| (row, "ratio", Some(text(&row["peer"]))));
@@ -160,24 +148,16 @@ fn goals(run: &Run) -> String {
         let (Some(goal), Some(value)) = (row["goal"].as_f64(), row[value].as_f64()) else {
             continue;
         };
-        let side = if row["better"] == "higher" {
-            "at least"
-        } else {
-            "at most"
-        };
-        let verdict = if row["met"] == true {
-            "met"
-        } else {
-            "**missed**"
-        };
         let divided = peer.map_or_else(String::new, |peer| format!(", divided by {peer}'s"));
         let _ = writeln!(
             out,
-            "| {} | {}{divided} | {} | {side} {} | {verdict} |",
+            "| {} | {}{divided} | {} | {} {} | {} |",
             case_words(text(&row["case"])),
             metric_words(text(&row["metric"])),
             figure(value),
+            side(row),
             number(goal),
+            verdict(row),
         );
     }
     out
@@ -208,15 +188,24 @@ fn figures(run: &Run) -> String {
         (times::NS, &[times::LOG_BYTES.name, times::CPU.name]),
         (restart, &[FIRST_ACKNOWLEDGED.name]),
     ];
+    figure_lines(run, &rows, &SYSTEMS, &mut out);
+    out
+}
+
+/// Writes a line for each case and metric, with a cell for each system.
+fn figure_lines(run: &Run, rows: &[(&str, &[&str])], systems: &[&str], out: &mut String) {
     for (case, metrics) in rows {
-        for metric in metrics {
-            let value = |system| run.value(case, system, metric).map(figure);
-            let cells = SYSTEMS.map(|system| value(system).unwrap_or_else(|| "–".to_owned()));
+        for metric in *metrics {
+            let shown = |system: &&str| {
+                let value = run.value(case, system, metric);
+                value.map_or_else(|| "–".to_owned(), figure)
+            };
+            let cells: Vec<String> = systems.iter().map(shown).collect();
             let (case, metric) = (case_words(case), metric_words(metric));
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "| {case} | {metric} | {} |", cells.join(" | "));
         }
     }
-    out
 }
 
 fn ratios(run: &Run) -> String {
@@ -287,13 +276,6 @@ fn outwards(run: &Run) -> String {
             ],
         ),
     ];
-    for (case, metrics) in rows {
-        for metric in metrics {
-            let value = |system| run.value(case, system, metric).map(figure);
-            let cells = [OURS, PLAIN].map(|system| value(system).unwrap_or_else(|| "–".to_owned()));
-            let (case, metric) = (case_words(case), metric_words(metric));
-            let _ = writeln!(out, "| {case} | {metric} | {} |", cells.join(" | "));
-        }
-    }
+    figure_lines(run, &rows, &[OURS, PLAIN], &mut out);
     out
 }

@@ -1,6 +1,6 @@
-//! The peer's storage: SQLite with a write-ahead log, `synchronous=FULL` and one transaction for each batch, as built
-//! by an engineer who knows SQLite. It uses one prepared statement and one table of integers and a real number, by row
-//! number. The indexed form adds the index that a history query needs.
+//! The peer's storage: SQLite with a write-ahead log, `synchronous=FULL` and one transaction for each batch, as an
+//! engineer with experience of SQLite builds it. It uses one prepared statement and one table of integers and a real
+//! number, by row number. The indexed form adds the index that a history query needs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ingest::intake::{Destination, LogGone, PutError, Reason};
 use rusqlite::Connection;
 
-/// Maximum number of readings that wait for a commit, and the number at which a commit starts before its interval ends:
-/// the default size of our database's queue.
+/// Maximum number of readings that wait for a commit, and the number at which a commit starts early. It is the default
+/// size of our database's queue.
 const WAITING_MAX: usize = 32_768;
 const PRESSED: usize = WAITING_MAX / 2;
 
@@ -317,7 +317,7 @@ mod tests {
     use crate::scratch::Scratch;
 
     #[test]
-    fn what_is_reported_durable_is_in_the_table_after_a_reopening() {
+    fn durable_rows_are_in_the_table_after_a_reopening() {
         let parent = std::env::temp_dir().join(format!("keel-bench-sqlite-{}", std::process::id()));
         std::fs::create_dir(&parent).unwrap();
         let scratch = Scratch::create(&parent, 1).unwrap();

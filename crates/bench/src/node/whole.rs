@@ -2,7 +2,7 @@
 //! checkpoints, a task whose program comes from a streamed mount, a job, an upstream over HTTP, and the HTTP side.
 //!
 //! **Invariants:** the node and all that it has started are charged to it. Sensors, page, upstream, the tree's server
-//! and the program that writes into the region are charged to nobody. A run counts only if the node took every
+//! and the program that writes into the region are charged to no system. A run counts only if the node took every
 //! reading. A part that is missing is named, and no goal of the case is met then.
 
 use std::fmt::Write as _;

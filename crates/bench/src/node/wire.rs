@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_whole_or_not_at_all() {
+    fn a_packet_is_read_back_whole_or_not_at_all() {
         let mut bytes = Vec::new();
         publish(&mut bytes, "a/b", 7, &[9; 200]);
         let (kind, body, taken) = packet(&bytes).unwrap();

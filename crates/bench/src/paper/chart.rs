@@ -1,4 +1,4 @@
-//! Cumulative latency distributions as a drawing: the whole on the left, the slowest tenth on the right, where each
+//! Cumulative latency distributions as a drawing. The whole is on the left, the slowest tenth on the right, where each
 //! further grid line is ten times rarer. Both share a logarithmic axis of time. A drawing is a list of shapes, which
 //! `render.rs` converts to both SVG and PNG.
 

@@ -1,7 +1,7 @@
-//! The peer littlefs 2.9, in C, as used on a microcontroller but with more memory: blocks of 4 KiB, programs and reads
-//! of 512 bytes, caches of a whole block, a lookahead that covers the whole device, no wear levelling (the card does
-//! that). Below it is a write-through cache of 1 MiB. Transfers bypass the page cache; its `sync` is one `fdatasync`,
-//! or nothing in the variant that uses volatile caches.
+//! The peer littlefs 2.9, in C, as used on a microcontroller but with more memory. It has blocks of 4 KiB, programs and
+//! reads of 512 bytes, caches of a whole block, and a lookahead that covers the whole device. It has no wear levelling
+//! (the card does that). Below it is a write-through cache of 1 MiB. Transfers bypass the page cache; its `sync` is one
+//! `fdatasync`, or nothing in the variant that uses volatile caches.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fs::{File, OpenOptions};
@@ -11,7 +11,7 @@ use std::path::Path;
 use base::block::BlockBuffer;
 use littlefs2_sys as lfs;
 
-use super::scenarios::{READ_BLOCKS, Scenario, Variant, name};
+use super::variant::{READ_BLOCKS, Scenario, Variant, name};
 use crate::store::{OPERATION_BYTES, fill_pattern, timed};
 
 const BLOCK_BYTES: usize = 4096;

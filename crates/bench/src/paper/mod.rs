@@ -1,6 +1,6 @@
 //! The two experiments of the paper that the store follows (Reif, Gerhorst, Bender, Hönig: "Towards Low-Jitter and
-//! Energy-Efficient Data Processing in Cyber-Physical Information Systems"): the latency distributions of four
-//! scenarios in durable and volatile variants, and those of opening files by the depth of their directory.
+//! Energy-Efficient Data Processing in Cyber-Physical Information Systems"). One has the latency distributions of four
+//! scenarios in durable and volatile variants. The other has those of opening files by the depth of their directory.
 //!
 //! **Invariants:** as in the paper, caches are dropped first and latencies stay in memory until the end. Unlike in the
 //! paper, the systems take turns call by call. Device operations are the kernel's counts for a device that only one
@@ -12,6 +12,7 @@ mod depth;
 mod littlefs;
 pub(crate) mod render;
 mod scenarios;
+mod variant;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +26,7 @@ use crate::report::{Report, Samples, percentile};
 use crate::scratch::Scratch;
 use crate::store::{LoopDevice, Options};
 use chart::{Color, Series};
-use scenarios::Scenario;
+use variant::Scenario;
 
 /// Repetitions of `--quick`.
 const QUICK_REPETITIONS: u32 = 300;

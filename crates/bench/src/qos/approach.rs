@@ -1,9 +1,9 @@
 //! The compared approaches, and the loop that runs one of them on a plant.
 
+use control::controller::{ADMISSION, Controller, Mode, Range, SPEED, Saturation, SetPoints};
+use control::design::{Design, Weights};
+use control::identify::Model;
 use db::qos::admission::Quality;
-use db::qos::controller::{ADMISSION, Controller, Held, Mode, Range, SPEED, SetPoints};
-use db::qos::design::{Design, Weights};
-use db::qos::identify::Model;
 
 use super::scenario::{ADMITTED_MIN, Facts, Load, Observed, Plant};
 
@@ -57,7 +57,7 @@ impl Approach {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Decision {
     pub(crate) inputs: [f64; 2],
-    pub(crate) held: [Held; 2],
+    pub(crate) held: [Saturation; 2],
     pub(crate) is_single: bool,
     pub(crate) is_model_true: bool,
 }
@@ -129,7 +129,7 @@ impl Pilot {
             self.speed = ondemand(self.speed, observed.busy).max(self.facts.speed_min);
             return Decision {
                 inputs: [self.speed, 1.0],
-                held: [Held::Free; 2],
+                held: [Saturation::Free; 2],
                 is_single: false,
                 is_model_true: true,
             };
@@ -172,8 +172,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Relative energy of a processor whose frequency and voltage follow the speed: the cube of the speed, times the
-    /// share of time in which the task runs. A value of 1 is a task that always runs at full speed.
+    /// Relative energy of a processor whose frequency and voltage follow the speed. It is the cube of the speed, times
+    /// the share of time in which the task runs. A value of 1 is a task that always runs at full speed.
     pub(crate) fn energy(&self) -> f64 {
         self.observed.busy * self.observed.applied[SPEED].powi(3)
     }

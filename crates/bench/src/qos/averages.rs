@@ -1,14 +1,14 @@
 //! Experiments about averages: each approach under each load, in turns, with a new random order for each run.
 
 use base::sim::Random;
-use db::qos::controller::Held;
+use control::controller::Saturation;
 
 use super::approach::{Approach, Pilot, Record, run};
 use super::findings::{Findings, Goal, cell};
 use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::response::BAND;
 use super::scenario::{Load, Mix};
-use super::{GOAL, Setting};
+use super::setting::{GOAL, Setting};
 use crate::report::median;
 
 /// The approaches of the figures on averages, with the two fixed speeds of the paper: 1000 and 1800 MHz of 2000. The
@@ -55,7 +55,7 @@ pub(crate) fn summarise(records: &[Record], settling: usize) -> Summary {
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     };
     let all = |value: &dyn Fn(&Record) -> Option<f64>| mean(value).unwrap_or(f64::NAN);
-    let is_held = |record: &Record| record.decision.held == [Held::High, Held::Low];
+    let is_held = |record: &Record| record.decision.held == [Saturation::High, Saturation::Low];
     Summary {
         tardiness: all(&Record::tardiness),
         tardiness_p95: mean(&|record| record.observed.tardiness_p95),
@@ -434,10 +434,10 @@ fn write_named(
 
 /// Returns one sample as a row of a table.
 pub(crate) fn record_row(run: u32, sample: usize, record: &Record) -> Vec<String> {
-    let held = |held: Held| match held {
-        Held::Free => "free",
-        Held::Low => "low",
-        Held::High => "high",
+    let held = |held: Saturation| match held {
+        Saturation::Free => "free",
+        Saturation::Low => "low",
+        Saturation::High => "high",
     };
     vec![
         run.to_string(),

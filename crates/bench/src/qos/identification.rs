@@ -1,13 +1,13 @@
 //! Figure 6: the model against the plant. On a real machine this also writes the file of a simulated plant.
 
 use base::sim::Random;
-use db::qos::identify::{HALF_PERIODS, Model, R2_MIN, Sample, square_wave};
+use control::identify::{HALF_PERIODS, Model, R2_MIN, Sample, square_wave};
 
 use super::findings::{Findings, Goal, cell};
 use super::identified::{Added, FORMAT, Identified, Origin};
 use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::scenario::{Load, Mix, Observed};
-use super::{GOAL, Setting};
+use super::setting::{GOAL, Setting};
 use crate::scratch::check_interrupted;
 
 /// Centre values around which both inputs are driven, and the amplitudes.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use db::qos::identify::Model;
+use control::identify::Model;
 use serde::{Deserialize, Serialize};
 
 use super::scenario::{ADMITTED_MIN, Load, Mix};
@@ -238,8 +238,8 @@ impl Identified {
         Ok(center + (tardiness - settled[0]) / self.gain()[0][0])
     }
 
-    /// Whether the inputs can control tardiness at a goal under a load and have an effect: a change of at least 0.1
-    /// over the range of one of them.
+    /// Whether the inputs can control tardiness at a goal under a load and have an effect. This is a change of at least
+    /// 0.1 over the range of one of them.
     pub(crate) fn is_in_reach(&self, tardiness: f64, load: Load) -> Result<bool, String> {
         let gain = self.gain();
         let ranges = [1.0 - self.speed_min, 1.0 - ADMITTED_MIN];
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_plant_can_be_is_refused() {
+    fn an_impossible_plant_is_refused() {
         let broken = |change: &dyn Fn(&mut Identified)| {
             let mut plant = worked_out();
             change(&mut plant);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_settles_at_is_where_a_plant_goes() {
+    fn a_plant_settles_where_its_model_does() {
         use super::super::scenario::Plant;
         let identified = worked_out();
         let load = Load::of(Mix::C10D90, 1);

@@ -1,10 +1,10 @@
-//! Figures 3 and 4: how a task's time with data and with computing changes when other processors use the same store, at
-//! each speed; and when fewer updates are admitted, at half speed.
+//! Figures 3 and 4: how a task's time with data and with computing changes. Other processors use the same store, at
+//! each speed, or fewer updates are admitted, at half speed.
 
-use super::Setting;
 use super::findings::{Findings, cell};
 use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::scenario::{DEADLINE_MS, Load, Mix};
+use super::setting::Setting;
 use crate::scratch::check_interrupted;
 
 /// The mix that interferes: mostly with data.

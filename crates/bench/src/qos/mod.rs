@@ -1,14 +1,16 @@
 //! The experiments on quality of service, after Kang and Chung, "QoS Management for Embedded Databases in
-//! Multicore-Based Embedded Systems", section 5; on this machine or on a simulated plant that was identified on one.
+//! Multicore-Based Embedded Systems", section 5. They run on this machine or on a simulated plant that was identified
+//! on one.
 //!
-//! **Invariants:** all approaches run on the same plant, with the same model, in a new random order for each run; an
-//! experiment that a machine does not support is listed as missing; a simulated figure is marked as such.
+//! **Invariants:** all approaches run on the same plant, with the same model, in a new random order for each run. An
+//! experiment that a machine does not support is listed as missing. A simulated figure is marked as such.
 //!
-//! **Files:** `scenario.rs` mixes and the interface of plants, `identified.rs` a measured plant as a file, `sim.rs` a
-//! plant simulated from it, `real.rs` this machine with `work.rs` and `updates.rs` for its threads, `approach.rs` the
-//! compared approaches, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments,
-//! `line.rs` the distance of two processors, `response.rs` the response to a load change, `findings.rs` figures and
-//! files, `plot.rs` drawings, `page.rs` the result page.
+//! **Files:** `setting.rs` the setting of an experiment, `scenario.rs` mixes and the interface of plants,
+//! `identified.rs` a measured plant as a file, `sim.rs` a plant simulated from it, `real.rs` this machine with
+//! `work.rs` and `updates.rs` for its threads, `approach.rs` the compared approaches, `interference.rs`,
+//! `identification.rs`, `averages.rs`, `transient.rs` the experiments, `line.rs` the distance of two processors,
+//! `response.rs` the response to a load change, `findings.rs` figures and files, `plot.rs` drawings, `page.rs` the
+//! result page.
 
 mod approach;
 mod averages;
@@ -22,6 +24,7 @@ pub(crate) mod plot;
 mod real;
 mod response;
 mod scenario;
+mod setting;
 mod sim;
 #[cfg(test)]
 mod tests;
@@ -32,7 +35,6 @@ mod work;
 use std::path::PathBuf;
 
 use clap::{ValueEnum, value_parser};
-use db::qos::controller::SetPoints;
 use serde_json::json;
 
 use crate::machine::{Machine, today};
@@ -44,16 +46,11 @@ use identified::{Identified, Origin};
 pub(crate) use plot::COLORS;
 use real::{ActuatorKind, EngineKind, RealOptions, RealPlant};
 use scenario::{Mix, Plant};
+use setting::{NO_MODEL, PAPER, QUICK, QUICK_REAL, REAL, Setting};
 use sim::SimPlant;
 
 /// The default simulated plant.
 const MEASURED: &str = include_str!("../../data/berkeley-db.json");
-
-/// Error text for a controlled experiment on a machine without a model.
-const NO_MODEL: &str = "this takes a model: name a file of `identification` with --identified";
-
-/// The target of tardiness, as in the paper.
-const GOAL: f64 = 1.0;
 
 /// `keel-bench qos`.
 #[derive(clap::Args, Clone, Debug)]
@@ -164,123 +161,6 @@ enum PlantKind {
     Real,
     /// A model of one.
     Sim,
-}
-
-/// How long runs are, in samples.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
-    /// Samples left out at the beginning of a run, while inputs move from full speed.
-    pub(crate) starting: u32,
-    /// Samples left out after each change of the load; `samples` are counted after them.
-    pub(crate) settling: u32,
-    pub(crate) samples: u32,
-    /// Samples in which the inputs are driven to fit a model.
-    pub(crate) driven: u32,
-    /// Samples under each load, to measure what it adds.
-    pub(crate) loaded: u32,
-    /// Samples for each point of a sweep, after those in which it settles.
-    pub(crate) swept: u32,
-    pub(crate) swept_settling: u32,
-    /// Step between the measured ones of ten points of a sweep.
-    pub(crate) swept_every: usize,
-    /// Samples before, during and after the load of the transient.
-    pub(crate) phases: (u32, u32, u32),
-}
-
-const PAPER: Extent = Extent {
-    starting: 0,
-    settling: 20,
-    samples: 150,
-    driven: 400,
-    loaded: 30,
-    swept: 20,
-    swept_settling: 10,
-    swept_every: 1,
-    phases: (150, 250, 150),
-};
-
-/// For a real machine, where each sample takes a second.
-const REAL: Extent = Extent {
-    starting: 8,
-    settling: 4,
-    samples: 6,
-    driven: 240,
-    loaded: 21,
-    swept: 8,
-    swept_settling: 2,
-    swept_every: 1,
-    phases: (10, 15, 10),
-};
-
-const QUICK: Extent = Extent {
-    starting: 0,
-    settling: 10,
-    samples: 30,
-    driven: 60,
-    loaded: 9,
-    swept: 3,
-    swept_settling: 3,
-    swept_every: 1,
-    phases: (40, 40, 40),
-};
-
-const QUICK_REAL: Extent = Extent {
-    starting: 0,
-    settling: 1,
-    samples: 2,
-    driven: 45,
-    loaded: 3,
-    swept: 1,
-    swept_settling: 0,
-    swept_every: 5,
-    phases: (2, 2, 2),
-};
-
-/// The setting of an experiment.
-pub(crate) struct Setting<'a> {
-    pub(crate) plant: &'a mut dyn Plant,
-    pub(crate) identified: Option<Identified>,
-    /// The origin of the figures, or of the file of the simulated plant.
-    pub(crate) origin: Origin,
-    pub(crate) is_simulated: bool,
-    pub(crate) runs: u32,
-    pub(crate) seed: u64,
-    pub(crate) extent: Extent,
-    pub(crate) driven_under: Mix,
-    pub(crate) progress: Progress,
-}
-
-impl Setting<'_> {
-    pub(crate) fn set_points(&self, data_ratio: f64) -> SetPoints {
-        SetPoints {
-            tardiness: GOAL,
-            data_ratio,
-        }
-    }
-
-    /// Returns the model.
-    ///
-    /// # Errors
-    /// If no model was named.
-    pub(crate) fn identified(&self) -> Result<&Identified, String> {
-        self.identified.as_ref().ok_or_else(|| NO_MODEL.to_owned())
-    }
-
-    /// Returns the text below a drawing's title.
-    pub(crate) fn subtitle(&self) -> String {
-        let origin = &self.origin;
-        if self.is_simulated {
-            format!(
-                "simulated plant, identified from {} on {}, {}",
-                origin.engine, origin.cpu, origin.date
-            )
-        } else {
-            format!(
-                "{}, speed by {}, on {}",
-                origin.engine, origin.actuator, origin.cpu
-            )
-        }
-    }
 }
 
 /// Runs an experiment. Returns its report, and the table as text.

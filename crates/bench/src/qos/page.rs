@@ -4,15 +4,15 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use db::qos::design::{Design, Weights};
-use db::qos::identify::Model;
+use control::design::{Design, Weights};
+use control::identify::Model;
 use serde_json::Value;
 
 use super::approach::Approach;
 use super::averages::APPROACHES;
 use super::scenario::Mix;
 use crate::figures::Bound;
-use crate::page::{Run, cell, fill, list, number, text};
+use crate::page::{Run, cell, fill, head, list, number, text};
 
 /// `keel-bench qos-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -113,9 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 }
 
 fn runs(measured: &[(&str, &str, &Run)]) -> String {
-    let mut out = "| experiment | plant | date | machine | runs | store | speed by |\n\
-                   |---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut out = head("experiment | plant | date | machine | runs | store | speed by");
     for (folder, words, run) in measured {
         let (machine, method) = (&run.report["machine"], &run.report["method"]);
         let origin = &method["origin"];
@@ -137,12 +135,9 @@ fn runs(measured: &[(&str, &str, &Run)]) -> String {
 }
 
 fn goals(measured: &[(&str, &str, &Run)]) -> String {
-    let mut out =
-        "| experiment | plant | figure | measured | goal | |\n|---|---|---|---|---|---|\n"
-            .to_owned();
+    let mut out = head("experiment | plant | figure | measured | goal |");
     for (folder, words, run) in measured {
         let experiment = folder.split_once('-').map_or(*folder, |(_, name)| name);
-        let judged = |name: &str| run.list(name).iter().filter(|row| row["goal"].is_number());
         let mut line = |row: &Value, figure: String, value: &Value| {
             let goal = row["goal"].as_f64().unwrap_or(f64::NAN);
             let (side, bound) = match row["better"] == "higher" {
@@ -160,7 +155,7 @@ fn goals(measured: &[(&str, &str, &Run)]) -> String {
                 cell(Some(goal))
             );
         };
-        for row in judged("rows") {
+        for row in run.judged("rows") {
             let metric = text(&row["metric"]).replace('_', " ");
             line(
                 row,
@@ -168,7 +163,7 @@ fn goals(measured: &[(&str, &str, &Run)]) -> String {
                 &row["value"],
             );
         }
-        for row in judged("ratios") {
+        for row in run.judged("ratios") {
             let metric = text(&row["metric"]);
             let figure = format!(
                 "{}: {metric} of mimo, divided by {}",
@@ -201,9 +196,7 @@ fn part(run: &Run, experiment: &str, folder: &str, results: &Path) -> String {
         let name = drawing.trim_end_matches(".svg");
         let _ = write!(out, "\n![{name}](qos/{folder}/{drawing})\n");
     }
-    let notes = run.report["method"]["notes"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let notes = run.notes();
     if !notes.is_empty() {
         out.push('\n');
     }
@@ -257,7 +250,7 @@ fn figure(metric: &str, value: f64) -> String {
 }
 
 fn rows(run: &Run) -> String {
-    let mut out = "| case | of | figure | |\n|---|---|---|---|\n".to_owned();
+    let mut out = head("case | of | figure |");
     for row in run.list("rows") {
         let value = row["value"].as_f64().unwrap_or(f64::NAN);
         let unit = text(&row["unit"]);

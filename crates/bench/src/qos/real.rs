@@ -1,5 +1,5 @@
-//! The real plant: this machine. A periodic task reads a store and computes on its own processor; sensor updates come
-//! from a trace; best-effort transactions run on the other processors, on the same store.
+//! The real plant: this machine. A periodic task reads a store and computes on its own processor. Sensor updates come
+//! from a trace. Best-effort transactions run on the other processors, on the same store.
 //!
 //! All threads are FIFO, as in the paper: the task has the highest priority of the three, then the updates, then the
 //! best-effort transactions. Updates precede those because they are short and hold locks that the task may wait for.
@@ -10,18 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use actuator::{AnyActuator, Cpufreq, Deadline, Lock, NoActuator, RtGroup, SystemFiles};
 use base::sim::Random;
 use clap::ValueEnum;
+use control::figures::Figures;
 use db::Monitor;
-use db::qos::actuator::{Actuator, Cpufreq, Deadline, Lock, NoActuator, RtGroup, SystemFiles};
 use db::qos::admission::Quality;
-use db::qos::figures::Figures;
 
 use super::line::line_ns;
 use super::scenario::{DEADLINE_MS, Facts, Load, Mix, Observed, PERIOD_MS, Plant, SWEPT_MIN};
 use super::updates::Updates;
 use super::work::{Costs, OBJECTS, TOGETHER, Transaction, VALUE_BYTES, compute};
-use crate::engine::{Engine, Key, Kind, OpenError, Size, fill};
+use crate::engine::kind::Kind;
+use crate::engine::{Engine, Key, OpenError, Size, fill};
 use crate::realtime::{cores, fifo, measured, pin, pin_to, stay_awake, thread_id};
 use crate::report::median;
 use crate::scratch::check_interrupted;
@@ -161,7 +162,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct RealPlant {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    actuator: Box<dyn Actuator>,
+    actuator: AnyActuator,
     facts: Facts,
     next: Instant,
     speed: Option<f64>,
@@ -310,8 +311,8 @@ impl RealPlant {
         self.shared.updates.per_second()
     }
 
-    /// Runs one sampling period, whatever the distance of the processors. Also returns the time of a cache line from
-    /// one to the next at the end of the period, in ns.
+    /// Runs one sampling period, at any distance of the processors. Also returns the time of a cache line from one to
+    /// the next at the end of the period, in ns.
     fn period(&mut self, inputs: [f64; 2], load: Load) -> Result<(Observed, Option<f64>), String> {
         let wanted = inputs[0].clamp(SPEED_MIN, 1.0);
         let speed = match self.speed {
@@ -511,9 +512,9 @@ fn actuator(
     thread: u32,
     core: usize,
     folder: &Path,
-) -> Result<Box<dyn Actuator>, String> {
+) -> Result<AnyActuator, String> {
     let root = Path::new("/");
-    let cpufreq = || -> Result<Box<dyn Actuator>, String> {
+    let cpufreq = || -> Result<AnyActuator, String> {
         // Not in the folder of this run, which is removed with its content even if some setting could not be restored.
         // A node recognises the file by its name.
         let beside = folder.parent().unwrap_or(folder);
@@ -525,7 +526,7 @@ fn actuator(
         let opened = Cpufreq::open(Box::new(SystemFiles), root, &[core as u32], &saved, lock);
         Ok(Box::new(opened.map_err(|error| error.to_string())?))
     };
-    let rtgroup = || -> Result<Box<dyn Actuator>, String> {
+    let rtgroup = || -> Result<AnyActuator, String> {
         let opened = RtGroup::open(
             Box::new(SystemFiles),
             root,

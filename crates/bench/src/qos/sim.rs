@@ -2,7 +2,7 @@
 //! to the outputs at once, and noise is drawn from the residuals of the identification.
 
 use base::sim::Random;
-use db::qos::identify::{Model, Sample};
+use control::identify::{Model, Sample};
 
 use super::identified::Identified;
 use super::scenario::{DEADLINE_MS, Facts, Load, Observed, PERIOD_MS, Plant, SWEPT_MIN};

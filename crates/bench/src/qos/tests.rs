@@ -3,8 +3,9 @@
 use super::findings::Findings;
 use super::identified::{Identified, worked_out};
 use super::scenario::{Mix, Plant};
+use super::setting::{PAPER, QUICK, Setting};
 use super::sim::SimPlant;
-use super::{Experiment, Options, PAPER, QUICK, Setting, measure};
+use super::{Experiment, Options, measure};
 use crate::progress::Progress;
 
 struct Folder(std::path::PathBuf);

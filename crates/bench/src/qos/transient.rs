@@ -1,7 +1,7 @@
 //! Figure 10: a load that starts and ends; and, on the simulated plant, a load that no input can compensate.
 
 use base::sim::Random;
-use db::qos::controller::{Held, SetPoints};
+use control::controller::{Saturation, SetPoints};
 
 use super::approach::{Approach, Pilot, Record, run};
 use super::averages::{RECORD_HEAD, Summary, record_row, summarise};
@@ -9,7 +9,7 @@ use super::findings::{Findings, Goal};
 use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::response::{BAND, mean_of_runs, response};
 use super::scenario::{ADMITTED_MIN, Load, Mix};
-use super::{GOAL, Setting};
+use super::setting::{GOAL, Setting};
 use crate::report::median;
 
 /// Position of the paper's second target between its data response ratio at rest and that of DVFS-only under the load:
@@ -367,7 +367,7 @@ fn saturation(runs: &[Vec<Record>]) -> (u32, u32) {
     let (mut untold, mut reached) = (0, 0);
     for record in at_limits {
         reached += 1;
-        untold += u32::from(record.decision.held != [Held::High, Held::Low]);
+        untold += u32::from(record.decision.held != [Saturation::High, Saturation::Low]);
     }
     (untold, reached)
 }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_long_ago_is_not_fresh() {
+    fn a_value_stored_long_ago_is_not_fresh() {
         let updates = Updates::new(50_000.0).unwrap();
         assert_eq!(updates.fresh(0), 0.0);
         for sensor in 0..512 {

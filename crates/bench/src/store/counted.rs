@@ -1,5 +1,5 @@
-//! Cases in which only the device operations matter, on a device in memory: a long varied run in a store that is nearly
-//! full, and a store with very many names. The report contains the maximum cost of any single call.
+//! Cases in which only the device operations matter, on a device in memory. These are a long varied run in a store that
+//! is nearly full, and a store with very many names. The report contains the maximum cost of any single call.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::error::Code;

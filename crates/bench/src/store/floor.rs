@@ -1,6 +1,6 @@
 //! The floor: the minimum cost of the device. For durable operations, it is one aligned write of 4 KiB that bypasses
-//! the page cache, and one flush; for a read, one aligned read of 4 KiB that bypasses it. The file is written through
-//! once before, so that the file system has nothing to allocate or to log.
+//! the page cache, and one flush. For a read, it is one aligned read of 4 KiB that bypasses it. The file is written
+//! through once before, so that the file system has nothing to allocate or to log.
 
 use std::fs::OpenOptions;
 use std::path::Path;

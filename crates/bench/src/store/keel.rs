@@ -39,7 +39,7 @@ pub(crate) fn format_options(files_max: u64) -> FormatOptions {
     FormatOptions {
         files_max,
         name_bytes_max: 255,
-        // A bench has no attacker who chooses names, and a fixed key makes runs exactly repeatable.
+        // In a bench no attacker chooses names, and a fixed key makes runs exactly repeatable.
         uuid: [1; 16],
         hash_key: [2; 16],
     }

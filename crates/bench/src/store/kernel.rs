@@ -32,7 +32,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Creates a folder and the files to read and overwrite below `parent`. `counts_source` says who uses the disk
+    /// Creates a folder and the files to read and overwrite below `parent`. `counts_source` names the users of the disk
     /// below: `own disk` or `whole disk`.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Cases that need size: random reads in a large file, opening by name among many names on the real device, and opening
-//! a large store after a power loss.
+//! Cases that need size. These are random reads in a large file, opening by name among many names on the real device,
+//! and opening a large store after a power loss.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -45,8 +45,8 @@ fn figure(case: &'static str, metric: &'static str, unit: &'static str, value: f
     }
 }
 
-/// Random reads of 4,096 bytes in a file of `file_bytes`, with cold caches: with the default memory, and with an index
-/// of block addresses that is large enough. The floor is one 4 KiB read in the same image.
+/// Random reads of 4,096 bytes in a file of `file_bytes`, with cold caches. One is with the default memory, one with an
+/// index of block addresses that is large enough. The floor is one 4 KiB read in the same image.
 ///
 /// # Errors
 /// One line that names the folder or what the store refused.
@@ -209,8 +209,8 @@ fn write_image(device: &FlatDevice, path: &Path) -> Result<(), String> {
     file.sync_all().map_err(failed)
 }
 
-/// Latencies of opening by name, creating and deleting among many names, beside opening among few, all on image files
-/// of the folder, bypassing the page cache.
+/// Latencies of opening by name, creating and deleting among many names, beside opening among few. All are on image
+/// files of the folder, bypassing the page cache.
 ///
 /// # Errors
 /// One line that names the folder or what the store refused.

@@ -1,5 +1,6 @@
 //! The file store's bench. `timed.rs` has the cases that are timed beside the peers, `counted.rs` those in which the
-//! device operations matter, `large.rs` those that need size; each system has its own file.
+//! device operations matter, `large.rs` those that need size. `page.rs` has the result page, and each system has its
+//! own file.
 
 mod counted;
 mod counts;
@@ -8,6 +9,7 @@ mod keel;
 mod kernel;
 mod large;
 mod loopback;
+pub(crate) mod page;
 mod sqlite;
 mod timed;
 
@@ -49,7 +51,7 @@ const ROUNDS: RangeInclusive<i64> = 5..=100;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(crate) output: crate::Output,
+    pub(crate) output: crate::output::Output,
     /// Few repetitions, small files: shows that everything works; no latency is judged.
     #[arg(long)]
     pub(crate) quick: bool,

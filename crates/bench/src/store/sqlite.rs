@@ -1,7 +1,7 @@
 //! SQLite in two roles. As a peer for small records: a write-ahead log and `synchronous=FULL`, one prepared statement,
 //! one transaction for each row of 100 bytes. As a user of the store: the same rows in a database inside the store,
-//! through the VFS, beside a database on ext4, with either journal. Checkpoints are SQLite's own, every 1,000 pages,
-//! during the committing call.
+//! through the VFS. A database on ext4 is beside it, with either journal. Checkpoints are SQLite's own, every 1,000
+//! pages, during the committing call.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Creates the databases of `cases` in `folder`. `counts_source` says who uses the disk below.
+    /// Creates the databases of `cases` in `folder`. `counts_source` names the users of the disk below.
     ///
     /// # Errors
     /// One line with SQLite's reason.
@@ -153,7 +153,7 @@ fn describe(error: rusqlite::Error) -> String {
 
 /// Returns the functions of the SQLite that this program is linked with.
 fn functions() -> Functions {
-    // SAFETY: each is the function of that name, and both sides declare the same C functions; only the names of the
+    // SAFETY: each is the function of that name, and both sides declare the same C functions. Only the names of the
     // types behind their pointers differ.
     unsafe {
         Functions {

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_inside_the_drawing() {
+    fn all_bars_and_labels_are_inside_the_drawing() {
         let names = ["a", "b"].map(str::to_owned);
         let shapes = draw(
             "t",

@@ -515,7 +515,7 @@ impl<'a> Bed<'a> {
         Ok(())
     }
 
-    /// A start of our system with what the store has learned, whatever that is.
+    /// A start of our system with anything that the store has learned.
     ///
     /// # Errors
     /// One line with the reason.
@@ -684,7 +684,7 @@ fn readahead_kib(root: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Reads the programs of these processes, and this one, into the page cache: a running server has its own program in
+/// Reads the programs of these processes, and this one, into the page cache. A running server has its own program in
 /// memory; only the served data must be cold.
 fn keep_programs(processes: &[Option<u32>]) {
     let mut files = BTreeSet::new();

@@ -43,8 +43,8 @@ pub(crate) const READS: Metric = Metric::shown("reads", "1");
 
 /// The minimum time of a start is a sum. It consists of one round trip, the transfer time of the compressed needed
 /// blocks, and the run with everything in memory on a local disk. The goal refers to content compressed as it is
-/// published (zstd 3, in segments), whatever is sent. Otherwise sending fewer bytes would make the goal harder. The
-/// second bound is only shown: it assumes the best compression.
+/// published (zstd 3, in segments), not to the bytes sent. Otherwise sending fewer bytes would make the goal harder.
+/// The second bound is only shown: it assumes the best compression.
 pub(crate) const BOUNDS: [&str; LEVELS.len()] = ["bound", "bound-zstd-19"];
 
 impl Needed {

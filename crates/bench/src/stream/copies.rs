@@ -1,5 +1,5 @@
-//! Plain TCP for comparison: a copy of the same number of bytes, and an exchange of as many bytes as a request and its
-//! answer have.
+//! Plain TCP for comparison: a copy of the same number of bytes, and an exchange with the bytes of a request and its
+//! answer.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

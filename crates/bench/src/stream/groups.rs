@@ -4,12 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::leftovers;
-
-/// Folders of control groups in either version of the kernel's interface; the first existing one is used.
-pub(crate) const DISK_GROUPS: &str = "/sys/fs/cgroup/blkio";
-pub(crate) const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
-pub(crate) const ALL_GROUPS: &str = "/sys/fs/cgroup";
+use super::leftovers::{ALL_GROUPS, DISK_GROUPS, MEMORY_GROUPS, named};
 
 /// A group. It is removed when this is dropped; its processes must have ended before.
 pub(crate) struct Group {
@@ -91,7 +86,7 @@ impl Group {
             let control = parent.join("cgroup.subtree_control");
             fs::write(&control, controller).map_err(|error| failed(&control, error))?;
         }
-        let folder = parent.join(leftovers::named(name));
+        let folder = parent.join(named(name));
         fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
         Ok(Self { folder, is_unified })
     }

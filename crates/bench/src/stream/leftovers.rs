@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::groups::{ALL_GROUPS, DISK_GROUPS, MEMORY_GROUPS};
 use crate::store::tool;
 
 /// Prefix of the names of folders and groups; they end with the process ID.
@@ -18,6 +17,11 @@ const PROGRAM: &str = "keel-bench";
 
 /// A file that marks a folder of this bench, so that foreign folders are left alone.
 const MARK: &str = "of-stream";
+
+/// Folders of control groups in either version of the kernel's interface; the first existing one is used.
+pub(crate) const DISK_GROUPS: &str = "/sys/fs/cgroup/blkio";
+pub(crate) const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
+pub(crate) const ALL_GROUPS: &str = "/sys/fs/cgroup";
 
 /// Suffix of the names of disk images.
 pub(crate) const DISK_KIND: &str = "disk";

@@ -54,7 +54,7 @@ use crate::figures::Figures;
 use crate::machine::{Machine, load_1min, today};
 use crate::progress::Progress;
 use crate::report::Json;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, absolute};
 use bed::Bed;
 use cases::Course;
 pub(crate) use disks::{ReadsOptions, reads};
@@ -68,7 +68,7 @@ const SCRATCH_BYTES: u64 = 3 << 30;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    pub(crate) output: crate::Output,
+    pub(crate) output: crate::output::Output,
     /// One round of a few cases with one program: shows that everything works; no goal is judged.
     #[arg(long)]
     quick: bool,
@@ -194,8 +194,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             lacking.join(", ")
         ));
     }
-    let dir = std::fs::canonicalize(&options.dir)
-        .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    let dir = absolute(&options.dir)?;
     for what in leftovers::sweep(&dir) {
         eprintln!("keel-bench: taken away, as the run that left it has ended: {what}");
     }
@@ -301,11 +300,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "value": "median of the rounds",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
     });
-    if let Some(path) = &options.csv {
-        std::fs::write(path, figures.csv())
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-    }
+    figures.write_csv(options.csv.as_deref())?;
     let title = format!("stream: programs that start from the network, {rounds} rounds");
-    let table = figures.table(&title, &machine);
-    Ok((figures.json("stream", &machine, method), table))
+    Ok(figures.report("stream", &title, &machine, method))
 }

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_held_and_measured() {
+    fn blocks_just_written_are_resident_and_measured() {
         let folder = std::env::temp_dir().join(format!("keel-bench-needed-{}", std::process::id()));
         fs::create_dir_all(folder.join("in")).unwrap();
         fs::write(folder.join("in/file"), vec![7; 3 * BLOCK_BYTES + 1]).unwrap();

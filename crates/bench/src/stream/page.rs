@@ -23,7 +23,7 @@ use super::promises::summary;
 use super::table_1::{PART_TIME, PARTS};
 use super::tasks::Program;
 use crate::figures::Metric;
-use crate::page::{Run, cell, fill, list, number, text};
+use crate::page::{Run, cell, fill, head, list, number, text, verdict};
 
 /// `keel-bench stream-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -225,21 +225,9 @@ fn rounds_of(method: &Value) -> u64 {
 
 /// Returns the table of all goals with their results.
 fn goals(run: &Run) -> String {
-    let mut out =
-        "| case | figure | value | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
-    let verdict = |row: &Value| {
-        if row["met"] == true {
-            "met"
-        } else {
-            "**missed**"
-        }
-    };
+    let mut out = head("case | figure | value | rounds | goal |");
     let mut met = [0; 2];
-    for row in run
-        .list("rows")
-        .iter()
-        .filter(|row| row["goal"].is_number())
-    {
+    for row in run.judged("rows") {
         met[usize::from(row["met"] == true)] += 1;
         let _ = writeln!(
             out,
@@ -251,11 +239,7 @@ fn goals(run: &Run) -> String {
             verdict(row)
         );
     }
-    for row in run
-        .list("ratios")
-        .iter()
-        .filter(|row| row["goal"].is_number())
-    {
+    for row in run.judged("ratios") {
         met[usize::from(row["met"] == true)] += 1;
         let range = row["of_rounds"]
             .as_array()
@@ -278,7 +262,7 @@ fn goals(run: &Run) -> String {
     out
 }
 
-/// Returns a table with a row for each label that has a figure, without the columns that have none: a report from
+/// Returns a table with a row for each label that has a figure, without the columns that have none. A report from
 /// before something was measured has no figures of it.
 fn without_empty(corner: &str, columns: &[&str], rows: Vec<(String, Vec<Option<f64>>)>) -> String {
     let has_figure = |column: &usize| rows.iter().any(|(_, values)| values[*column].is_some());
@@ -361,9 +345,10 @@ fn starts(run: &Run) -> String {
 }
 
 fn unread(run: &Run) -> String {
-    let mut out = "| program | same: unread | prefetched | varied: unread | prefetched | two at once: unread | \
-                   prefetched |\n|---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut out = head(
+        "program | same: unread | prefetched | varied: unread | prefetched | two at once: unread | \
+         prefetched",
+    );
     for name in Program::ALL.map(Program::name) {
         let shares = [UNREAD, UNREAD_VARIED, UNREAD_TOGETHER].map(|part| {
             let case = format!("{part}-{name}");
@@ -382,9 +367,7 @@ fn unread(run: &Run) -> String {
 }
 
 fn again(run: &Run) -> String {
-    let mut out =
-        "| program, ms | warm: keel | ext4 | offline: keel | ext4 |\n|---|---|---|---|---|\n"
-            .to_owned();
+    let mut out = head("program, ms | warm: keel | ext4 | offline: keel | ext4");
     for name in Program::ALL.map(Program::name) {
         let value = |part, system| run.value(&format!("{part}-{name}"), system, RUN_TIME.name);
         let values = [
@@ -401,9 +384,10 @@ fn again(run: &Run) -> String {
 }
 
 fn losses(run: &Run) -> String {
-    let mut out = "| packets lost | program | keel, times | a copy, times | keel ÷ copy | copies ÷ copies, 95 % \
-                   | keel, ms more | a copy, ms more |\n|---|---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut out = head(
+        "packets lost | program | keel, times | a copy, times | keel ÷ copy | copies ÷ copies, 95 % | \
+         keel, ms more | a copy, ms more",
+    );
     for percent in LOSSES_PERCENT {
         for name in Program::ALL.map(Program::name) {
             let case = format!("{LOSS}-{name}-{percent}");
@@ -433,11 +417,10 @@ fn losses(run: &Run) -> String {
 }
 
 fn table_1(run: &Run) -> String {
-    let mut out =
-        "| one page, µs | card: kernel | its limit | all | sshfs: network | all else | all \
-                   | keel: kernel, FUSE | programs, TLS | server's store | network | all |\n\
-                   |---|---|---|---|---|---|---|---|---|---|---|---|\n"
-            .to_owned();
+    let mut out = head(
+        "one page, µs | card: kernel | its limit | all | sshfs: network | all else | all | \
+         keel: kernel, FUSE | programs, TLS | server's store | network | all",
+    );
     for name in Program::ALL.map(Program::name) {
         let case = format!("{TABLE_1}-{name}");
         let mut cells = Vec::new();
@@ -463,9 +446,7 @@ fn table_1(run: &Run) -> String {
 
 fn table_2(run: &Run) -> String {
     let mut out =
-        "| program | total | needed | pre-read | N/T | N/P | P/T | requests | blocks each |\n\
-                   |---|---|---|---|---|---|---|---|---|\n"
-            .to_owned();
+        head("program | total | needed | pre-read | N/T | N/P | P/T | requests | blocks each");
     for name in Program::ALL.map(Program::name) {
         let case = format!("{TABLE_2}-{name}");
         let value = |metric: Metric| run.value(&case, READAHEAD, metric.name);

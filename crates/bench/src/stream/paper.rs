@@ -295,8 +295,9 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Figure 7a: a connection for each request or a permanent one; pages allocated for each block, taken from a pool
-    /// of used ones, or allocated ahead by a thread. All blocks are in the server's memory, and nothing is prefetched.
+    /// Figure 7a: a connection for each request or a permanent one. Pages are allocated for each block, taken from a
+    /// pool of used ones, or allocated ahead by a thread. All blocks are in the server's memory, and nothing is
+    /// prefetched.
     fn figure_7a(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let prepared = &self.prepared[place];
@@ -341,10 +342,10 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Figure 7c: readahead of a server that has little memory and begins with none of the content in it, except for
-    /// what the arm itself reads at the start. Actions are sent in segments, as in the paper: the asynchronous arm
-    /// reads the next three segments of the action behind the one that is being sent. `madvise` asks the kernel for all
-    /// files with actions when the program begins.
+    /// Figure 7c: readahead of a server with little memory. It begins with none of the content in it, except for what
+    /// the arm itself reads at the start. Actions are sent in segments, as in the paper. The asynchronous arm reads the
+    /// next three segments of the action behind the one that is being sent. `madvise` asks the kernel for all files
+    /// with actions when the program begins.
     fn figure_7c(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let mut ours = Ours::learned();

@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_drawn_of_what_is_there() {
+    fn plots_show_all_programs_with_figures() {
         let folder =
             std::env::temp_dir().join(format!("keel-bench-stream-plots-{}", std::process::id()));
         let mut figures = Figures::new(Vec::new());

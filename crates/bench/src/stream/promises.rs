@@ -12,7 +12,7 @@ use super::limits::{
 };
 use super::tasks::Program;
 use crate::figures::Metric;
-use crate::page::{Run, cell, number, text};
+use crate::page::{Run, cell, head, number, text};
 
 /// The goals, line by line: text, figure, peer, and prefixes that names of its cases have and do not have.
 type Promise = (
@@ -140,7 +140,7 @@ fn limit(judged: &[&Value]) -> String {
 
 /// Returns the result of each goal: its figure that is furthest from the goal, and how many figures meet it.
 pub(crate) fn summary(run: &Run) -> String {
-    let mut out = "| case | goal | worst | where | met | |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut out = head("case | goal | worst | where | met |");
     for (words, metric, peer, begin, other) in PROMISES {
         let (list, key) = match peer {
             Some(_) => ("ratios", "ratio"),

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_connections() {
+    fn a_dropped_proxy_ends_its_connections() {
         if is_skipped() {
             return;
         }

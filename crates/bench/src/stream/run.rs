@@ -1,5 +1,5 @@
 //! One start of a program in a folder that is its root. A separate process provides the kernel's file systems (`/proc`,
-//! `/dev/null`, an empty `/tmp`) and measures the time from the start of the program to its end.
+//! `/dev/null`, an empty `/tmp`). It measures the time from the start of the program to its end.
 
 use std::fs::File;
 use std::io;
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_start_took_is_read_back() {
+    fn the_outcome_of_a_start_is_read_back() {
         let outcome = Outcome {
             wall_ns: 1_500_000,
             cpu_ns: 2,

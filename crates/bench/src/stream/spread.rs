@@ -10,11 +10,11 @@ const DRAWS: usize = 4000;
 /// Percentage of the comparisons that do not exceed the bound by chance.
 const SURE_PERCENT: usize = 95;
 
-/// Returns the bound for a ratio of slowdowns: that of one copy divided by that of the median of the others, as the
-/// median of the rounds. In 95 of 100 comparisons of copies with copies the ratio is at most this bound. `without` and
-/// `with` are the times of all copies without and with losses, `in_round` adjacent ones in each round. A start varies
-/// without losses, too, and its slowdown is a quotient of two of its times. Therefore each comparison is multiplied by
-/// a quotient of two of `starts`, its times without losses. Returns `None` if there are too few times.
+/// Returns the bound for a ratio of slowdowns. It is that of one copy divided by that of the median of the others, as
+/// the median of the rounds. In 95 of 100 comparisons of copies with copies the ratio is at most this bound. `without`
+/// and `with` are the times of all copies without and with losses, `in_round` adjacent ones in each round. A start
+/// varies without losses, too, and its slowdown is a quotient of two of its times. Therefore each comparison is
+/// multiplied by a quotient of two of `starts`, its times without losses. Returns `None` if there are too few times.
 pub(crate) fn of_copies(
     without: &[f64],
     with: &[f64],

@@ -186,7 +186,7 @@ fn ours(bed: &Bed<'_>, prepared: &Prepared, blocks: &Blocks) -> Result<Vec<f64>,
     ])
 }
 
-/// Returns the mean microseconds in which the server's store provides a block, with the server's requests: a segment is
+/// Returns the mean microseconds in which the server's store provides a block, with the server's requests. A segment is
 /// read from the disk once, and kept.
 fn store_us(prepared: &Prepared, blocks: &Blocks) -> Result<f64, String> {
     let failed = |error: stream::store::StoreError| error.to_string();

@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_wrote_is_compared() {
+    fn output_of_a_program_is_compared_with_the_expected() {
         let expected = Expected::Bytes(b"3".to_vec());
         assert_eq!(expected.check(b"3"), Ok(()));
         assert!(expected.check(b"").unwrap_err().contains("0 B"));

@@ -1,5 +1,5 @@
-//! A folder with a program, its libraries and its data, as on this machine: the tree that is published, and that the
-//! peers have on their disks.
+//! A folder with a program, its libraries and its data, as on this machine. It is the tree that is published, and that
+//! the peers have on their disks.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ldd_says_is_understood() {
+    fn libraries_are_parsed_from_the_output_of_ldd() {
         let text = "/usr/bin/a:\n\tlinux-vdso.so.1 (0x00007ffe)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)\n\
                     \t/lib64/ld-linux.so.2 (0x7f)\n/b.so:\n\tstatically linked\n\tlibgone.so => not found\n";
         let expected = ["/lib/x/libc.so.6", "/lib64/ld-linux.so.2"].map(PathBuf::from);

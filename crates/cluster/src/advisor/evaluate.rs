@@ -59,8 +59,8 @@ pub struct Estimate {
     pub cost: Option<f64>,
     /// Expected value of the objective.
     pub expected: f64,
-    /// Expected loss of choosing it, in multiples of a result's cost: its extra cost over the cheapest option that
-    /// turns out to be in time, relative to that option's cost, plus the price of being late.
+    /// Expected loss of choosing it, in multiples of a result's cost. It is the price of being late plus the extra
+    /// cost, relative to the cheapest option that turns out to be in time.
     pub loss: f64,
     /// Whether it may be advised.
     pub fit: Fit,
@@ -348,8 +348,8 @@ const TIE: f64 = 1e-9;
 fn set_losses(options: &mut [Estimate], late_penalty: f64) {
     let mut order: Vec<usize> = (0..options.len()).collect();
     order.sort_by(|&a, &b| options[a].expected.total_cmp(&options[b].expected));
-    // The cheaper options, each with the probability that it is the cheapest in time; the best chance of the boards so
-    // far; and the probability that the data centre is late.
+    // The cheaper options, each with the probability that it is the cheapest in time. Then the best chance of the
+    // boards so far, and the probability that the data centre is late.
     let mut cheaper: Vec<(f64, f64)> = Vec::new();
     let (mut boards, mut centre_late) = (0.0_f64, 1.0);
     for at in order {

@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Size of the longest text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-// Without `expecting`, errors name these types, which nobody outside knows.
+// Without `expecting`, errors name these private types.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Versioned {

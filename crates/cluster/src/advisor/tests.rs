@@ -158,7 +158,7 @@ fn assumed_idle_power_is_not_above_measured_active_power() {
 
 /// With a `parallel_fraction` of 0 the advice was once three boards, because of rounding of equal losses.
 #[test]
-fn what_loses_the_same_is_done_fast_and_else_on_few_boards() {
+fn equal_losses_are_decided_by_time_and_then_by_few_boards() {
     let advised = |fraction: f64| {
         let mut question = assumed();
         question.given[Input::ParallelFraction as usize]
@@ -418,7 +418,7 @@ fn a_question_comes_back_from_its_text() {
 }
 
 #[test]
-fn inputs_stand_in_the_order_of_their_table() {
+fn inputs_are_in_the_order_of_their_table() {
     for (at, input) in INPUTS.into_iter().enumerate() {
         assert_eq!(input as usize, at);
         assert_eq!(Input::from_name(input.name()), Some(input));

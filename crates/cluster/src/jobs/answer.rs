@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_spectra_may_differ_and_only_a_little() {
+    fn spectra_may_differ_slightly_and_other_answers_may_not() {
         let next = f64::from_bits(0.5_f64.to_bits() + 1);
         assert_eq!(
             profile(vec![0.5]).compare(&profile(vec![0.5])),

@@ -1,11 +1,11 @@
-//! The interface between a job and the connection of its ranks: its rank, the number of ranks and five operations, the
-//! same on MPI, between processes of one machine, and with one rank alone.
+//! The interface between a job and the connection of its ranks: its rank, the number of ranks and five operations. It
+//! is the same on MPI, between processes of one machine, and with one rank alone.
 //!
 //! Every rank calls the same operations in the same order. Rank 0 distributes and collects.
 //!
 //! The answer of a job must be bitwise independent of the number of ranks, and an implementation may combine values in
-//! any order. So both combining operations have results that do not depend on the order: maxima, and sums of integers,
-//! which are exact as long as they do not overflow (jobs ensure that). A sum of floating-point numbers is omitted on
+//! any order. So both combining operations have results that do not depend on the order: maxima, and sums of integers.
+//! Sums are exact as long as they do not overflow, which jobs ensure. A sum of floating-point numbers is omitted on
 //! purpose.
 
 use std::fmt;

@@ -28,8 +28,8 @@ impl Traffic {
     /// Returns the equal exchanges that cost as much in the model as these operations: their number and their mean
     /// size.
     ///
-    /// Scattering or gathering M bytes in total counts as one exchange of M ÷ 2: along a tree, rank 0 sends M (n − 1) ÷
-    /// n, which is M ÷ 2 in each of the log2 n rounds for 2 ranks and less for more.
+    /// Scattering or gathering M bytes in total counts as one exchange of M ÷ 2. Along a tree, rank 0 sends M (n − 1) ÷
+    /// n. This is M ÷ 2 in each of the log2 n rounds for 2 ranks, and less for more.
     #[must_use]
     pub fn exchange(&self) -> Exchange {
         let times = self.exchanges as f64;
@@ -154,7 +154,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_is_counted_is_what_passes_through_a_star() {
+    fn counted_bytes_are_those_that_pass_through_a_star() {
         for size in [1, 2, 5] {
             let ranks = star(size, Some(Duration::from_secs(20))).expect("sockets");
             let counts: Vec<(u64, u64, Exchange)> = thread::scope(|scope| {

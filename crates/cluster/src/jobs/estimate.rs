@@ -2,8 +2,8 @@
 //!
 //! Parts grow until the measuring time is used up or the whole input was measured. Otherwise the time of the whole is
 //! extrapolated on at most two lines over the work (`Settings::work`), and is called a forecast. The parallel fraction
-//! comes from the largest part on several ranks of this board if it has the cores, and otherwise from the time in the
-//! sections that are shared out. Messages are counted, and grow linearly with the input.
+//! comes from the largest part on several ranks of this board, if it has the cores. Otherwise it comes from the time in
+//! the sections that are shared out. Messages are counted, and grow linearly with the input.
 
 use super::communicator::{Alone, Failure};
 use super::counted::Counted;
@@ -131,8 +131,8 @@ fn lost(failure: Failure) -> Error {
     Error::invalid("job", failure.to_string())
 }
 
-/// Measures growing parts of the input for about the given number of seconds, and the largest of them on up to
-/// `ranks_max` ranks of this board. Calls `seen` with each part.
+/// Measures growing parts of the input for about the given number of seconds. Measures the largest of them on up to
+/// `ranks_max` ranks of this board, too. Calls `seen` with each part.
 ///
 /// # Errors
 /// The job cannot be done with this input.

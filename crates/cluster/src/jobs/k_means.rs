@@ -1,14 +1,14 @@
 //! A model of usual windows: windows of readings in k clusters (S. Lloyd, "Least squares quantization in PCM", 1982;
 //! initial centres after D. Arthur and S. Vassilvitskii, "k-means++", 2007), and the windows that fit none of them.
 //!
-//! Each rank describes its windows by a few features, converts these to integers in units of 2^-24 of half their range,
-//! and adds them up by cluster; the ranks add their sums after each round. Sums of integers do not depend on the order,
-//! so all ranks have bitwise equal centres, whatever their number. Only + − × ÷ √ are used, so boards of other types
-//! get the same bits, too.
+//! Each rank describes its windows by a few features. It converts these to integers in units of 2^-24 of half their
+//! range, and adds them up by cluster. The ranks add their sums after each round. Sums of integers do not depend on the
+//! order, so any number of ranks has bitwise equal centres. Only + − × ÷ √ are used, so boards of other types get the
+//! same bits, too.
 //!
 //! A cluster is usual if it has at least a tenth of an even share of the windows. A window's score is its distance to
-//! the nearest usual centre ÷ the usual distance (the root of the mean square over the windows in usual clusters). So
-//! an outlier with a cluster of its own is still far from the usual.
+//! the nearest usual centre ÷ the usual distance. The usual distance is the root of the mean square over the windows in
+//! usual clusters. So an outlier with a cluster of its own is still far from the usual.
 
 use super::communicator::{Communicator, Failure};
 use super::readings::Readings;

@@ -157,7 +157,7 @@ proptest! {
 
     /// Sums of integers below 2^53 are exact in both, so the centres agree to the last bits.
     #[test]
-    fn rounds_are_lloyds(
+    fn rounds_follow_the_algorithm_of_lloyd(
         width in 1_usize..6, clusters in 1_usize..6, rounds_max in 1_usize..12,
         seed in any::<u64>(), count in 6_usize..80,
     ) {

@@ -2,15 +2,15 @@
 //! Profile I" (2016). A repeated shape is a motif; a window that resembles no other is a discord.
 //!
 //! Similarity is the correlation of two windows, ρ; their distance, each normalised to mean 0 and deviation 1, is √(2 m
-//! (1 − ρ)). Windows within a quarter of a window of each other are not compared. A constant window has no shape: two
-//! of them are equal (ρ = 1), and a constant one is half similar to any other (ρ = ½, the distance √m), as in other
-//! programs.
+//! (1 − ρ)). Windows within a quarter of a window of each other are not compared. A constant window has no shape. As in
+//! other programs, two of them are equal (ρ = 1), and a constant one is half similar to any other (ρ = ½, the distance
+//! √m).
 //!
 //! Rank 0 sends the series to all. Pairs of windows are processed along diagonals, where the covariance follows from
 //! the previous one in a few operations (T. Zimmerman et al., "Matrix Profile XIV", 2019). At regular intervals it is
-//! recalculated from the definition, so that errors do not accumulate. One rank processes a whole diagonal from the
-//! same start, whichever rank it is. The greatest value wins, and the first window if values are equal. So the answer
-//! is bitwise the same on any number of ranks and, since only + − × ÷ √ are used, on any type of board.
+//! recalculated from the definition, so that errors do not accumulate. Any rank processes a whole diagonal from the
+//! same start. The greatest value wins, and the first window if values are equal. So the answer is bitwise the same on
+//! any number of ranks. It is the same on any type of board, since only + − × ÷ √ are used.
 
 use super::communicator::{Communicator, Failure};
 use super::readings::Readings;

@@ -183,7 +183,7 @@ impl Settings {
     }
 }
 
-/// Limit of the ratio between the farthest reading and the median of the others that vary: beyond it a matrix profile
+/// Limit of the ratio between the farthest reading and the median of the others that vary. Beyond it a matrix profile
 /// cannot distinguish the others, because products of two readings have 16 digits.
 const RANGE_MAX: f64 = 1e6;
 
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused_with_the_reason() {
+    fn an_impossible_order_is_refused_with_the_reason() {
         let said = |settings: Settings, readings: Readings| {
             Order::new(settings, readings)
                 .expect_err("refused")

@@ -1,7 +1,7 @@
 //! The input of a job: columns of readings in the order of time, from a CSV file or from a node's history.
 //!
 //! An unusable row is left out and counted by its reason. The readings have a break where a row is left out, or where
-//! the time between two readings is longer than one and a half times the usual: no window reaches across it.
+//! the step between two readings is more than 1.5 times the usual. No window reaches across a break.
 
 use crate::Error;
 use crate::csv::Rows;
@@ -445,8 +445,8 @@ mod tests {
         assert_eq!(readings.names, ["value"]);
         assert_eq!(readings.columns, [[1.5, 2.5, 3.5, 4.5, 5.5]]);
         assert_eq!(readings.times_s, [1.0, 2.0, 5.0, 7.0, 12.0]);
-        // Of the steps 1, 2, 3, 5 the upper middle one; before the last row too much time has passed, before the third
-        // and fourth a row was left out.
+        // The step is the upper middle one of 1, 2, 3 and 5. Before the last row too much time has passed; before the
+        // third and fourth a row was left out.
         assert_eq!(
             (readings.step_s, readings.breaks.clone()),
             (Some(3.0), vec![2, 3, 4])

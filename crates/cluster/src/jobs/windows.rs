@@ -40,8 +40,8 @@ pub struct Dealt {
     pub columns: Vec<Vec<f64>>,
 }
 
-/// Returns the parts for all ranks, in the form for scattering: number of the first window, number of windows, rows;
-/// the windows' first rows; the columns one after the other.
+/// Returns the parts for all ranks, in the form for scattering. A part begins with the number of the first window, the
+/// number of windows, and the rows. The windows' first rows follow, then the columns one after the other.
 #[must_use]
 pub fn deal(readings: &Readings, starts: &[usize], window: usize, size: usize) -> Vec<Vec<f64>> {
     let part = |rank: usize| {

@@ -1,5 +1,5 @@
-//! One rank from start to end, with any communicator: it reports its start, waits idle, computes with the others, lets
-//! rank 0 check the answer alone (before or after it is reported, or not at all), and regularly reports that it is
+//! One rank from start to end, with any communicator. It reports its start, waits idle, and computes with the others.
+//! Rank 0 checks the answer alone: before or after it is reported, or not at all. The rank regularly reports that it is
 //! alive.
 //!
 //! The starting program reads the ranks' standard output (`lines.rs`). A rank that is silent for long is considered

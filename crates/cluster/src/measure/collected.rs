@@ -1,9 +1,9 @@
 //! Combines several starts of the measuring program into one row for each case.
 //!
-//! Times of one start have common effects that another start does not repeat: which pages its buffers got, which queue
-//! a connection was assigned to, what else the machine did in that minute. So a case is measured in several starts, in
-//! a new random order for each (Hunold and Carpen-Amarie, arXiv 1505.07734). It is complete when the interval in which
-//! another run's median falls is narrow.
+//! Times of one start have common effects that another start does not repeat. Such are the pages of its buffers, the
+//! queues of its connections, and the machine's other load. So a case is measured in several starts, in a new random
+//! order for each (Hunold and Carpen-Amarie, arXiv 1505.07734). It is complete when the interval in which another run's
+//! median falls is narrow.
 
 use super::plan::Case;
 use crate::Error;
@@ -27,20 +27,20 @@ pub struct Settings {
 
 /// A case and its results.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+struct CaseSamples {
     /// The case; its iterations are those of the first start.
-    pub case: Case,
+    case: Case,
     /// Samples of all starts.
-    pub row: Option<BenchmarkRow>,
+    row: Option<BenchmarkRow>,
     /// Whether it has enough samples.
-    pub is_done: bool,
+    is_done: bool,
 }
 
 /// The results so far.
 #[derive(Clone, Debug)]
 pub struct Collected {
     settings: Settings,
-    wanted: Vec<Wanted>,
+    cases: Vec<CaseSamples>,
     random: Random,
     starts: u32,
     judge_at: u32,
@@ -74,14 +74,14 @@ impl Collected {
         if cases.is_empty() || cases.iter().enumerate().any(is_twice) {
             return Err(Error::invalid("cases", "are none, or one is there twice"));
         }
-        let wanted = cases.iter().map(|case| Wanted {
+        let cases = cases.iter().map(|case| CaseSamples {
             case: *case,
             row: None,
             is_done: false,
         });
         Ok(Self {
             settings,
-            wanted: wanted.collect(),
+            cases: cases.collect(),
             random: Random::new(seed),
             starts: 0,
             judge_at: starts_min,
@@ -94,7 +94,7 @@ impl Collected {
             return Vec::new();
         }
         let mut cases: Vec<Case> = self
-            .wanted
+            .cases
             .iter()
             .filter(|one| !one.is_done)
             .map(|one| one.case)
@@ -115,7 +115,7 @@ impl Collected {
             let what = format!("{} of {} bytes", found.benchmark.name(), found.bytes);
             Err(Error::invalid(what, wrong))
         };
-        let asked = self.wanted.iter_mut().find(|one| {
+        let asked = self.cases.iter_mut().find(|one| {
             !one.is_done && (one.case.benchmark, one.case.bytes) == (found.benchmark, found.bytes)
         });
         let Some(asked) = asked else {
@@ -162,7 +162,7 @@ impl Collected {
         self.starts += 1;
         let is_last = self.starts == self.settings.starts_max;
         let is_judged = is_last || self.starts >= self.judge_at;
-        for one in self.wanted.iter_mut().filter(|one| !one.is_done) {
+        for one in self.cases.iter_mut().filter(|one| !one.is_done) {
             let row = one
                 .row
                 .as_mut()
@@ -194,16 +194,10 @@ impl Collected {
         self.starts
     }
 
-    /// Returns every case with its results.
-    #[must_use]
-    pub fn wanted(&self) -> &[Wanted] {
-        &self.wanted
-    }
-
     /// Returns the results, in the order of the cases. Rows of a single start contain no start counts.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
-        let rows = self.wanted.iter().filter_map(|one| one.row.clone());
+        let rows = self.cases.iter().filter_map(|one| one.row.clone());
         rows.map(|mut row| {
             if row.starts.len() < 2 {
                 row.starts.clear();
@@ -330,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_or_not_measured_is_an_error() {
+    fn an_unrequested_or_missing_case_is_an_error() {
         let mut collected = Collected::new(settings(2, 3), &cases(&[4, 8])).expect("fit");
         let next = collected.next_start();
         let mut other = found(next[0], 1.0);

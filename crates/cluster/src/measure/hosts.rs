@@ -24,8 +24,8 @@ pub struct HostEntry {
     pub ranks: u32,
 }
 
-/// Reads a list: a name or an IPv4 address on each line, `NAME`, `NAME:RANKS` (as in MPICH) or `NAME slots=RANKS` (as
-/// in Open MPI); the default is one rank. Text after `#` is a comment.
+/// Reads a list: a name or an IPv4 address on each line. A line is `NAME`, `NAME:RANKS` (as in MPICH) or `NAME
+/// slots=RANKS` (as in Open MPI). The default is one rank. Text after `#` is a comment.
 ///
 /// # Errors
 /// A line of another form with its number, a board twice, no board, or too many.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_with_its_line() {
+    fn an_invalid_list_of_hosts_is_refused_with_its_line() {
         for (text, said) in [
             ("", "line 1: there is no host"),
             ("# none\n", "line 1: there is no host"),

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_found_at_its_place() {
+    fn a_wrong_byte_is_found_at_its_offset() {
         let mut message = vec![0; 5_000];
         fill(&mut message, 1, 2);
         assert_eq!(wrong_at(&message, 1, 2), None);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn a_plan_with_a_value_out_of_range_is_refused() {
         let wrong: [fn(&mut Plan); 9] = [
             |plan| plan.ranks = 1,
             |plan| plan.cases.clear(),

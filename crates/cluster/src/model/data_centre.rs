@@ -100,8 +100,9 @@ impl DataCentre {
 }
 
 impl DataCentre {
-    /// Returns the bytes of input per second of computing on a board above which one board that runs anyway needs less
-    /// energy than the data centre; 0 if it needs less with any input. `None` if sending costs nothing.
+    /// Returns the bytes of input per second of computing on a board above which one board needs less energy than the
+    /// data centre. The board runs anyway. The result is 0 if the board needs less with any input. `None` if sending
+    /// costs nothing.
     #[must_use]
     pub fn input_rate_break_even(&self, board: &BoardPower) -> Option<f64> {
         let machine_w = self.pue * self.machine_w / self.speed;

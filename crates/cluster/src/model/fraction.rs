@@ -1,5 +1,5 @@
-//! Figures of a job from measured times: the parallel fraction from runs on several numbers of boards, and the time of
-//! a larger input from runs on smaller ones.
+//! Figures of a job from measured times. Runs on several numbers of boards give the parallel fraction. Runs on smaller
+//! inputs give the time of a larger one.
 
 use super::hockney::{Curve, Point, least_relative};
 use crate::Error;
@@ -104,8 +104,8 @@ impl Growth {
         self.curve.seconds(work)
     }
 
-    /// Returns the relative standard deviation of a forecast: the greatest error of the fit, and more the further the
-    /// work is beyond the largest measured one.
+    /// Returns the relative standard deviation of a forecast. It is the greatest error of the fit, and grows with the
+    /// distance of the work from the largest measured one.
     #[must_use]
     pub fn spread(&self, work: f64) -> f64 {
         let doublings = (work / self.work_max).log2().max(0.0);
@@ -163,7 +163,7 @@ mod tests {
         assert!(growth.error_max < 1e-6);
     }
 
-    /// The measured times of a matrix profile (docs/results/cluster/fit.csv): the fit is within 2.4 %, and the forecast
+    /// The measured times of a matrix profile (docs/results/cluster/fit.csv). The fit is within 2.4 %, and the forecast
     /// for 2.8 times the work is wrong by 14 %.
     #[test]
     fn a_forecast_is_less_certain_the_further_it_goes() {

@@ -1,7 +1,7 @@
 //! The cost of a message: Hockney's line, α + m β, one for each protocol segment (eager, rendezvous, …), fitted to a
 //! measured curve. R. W. Hockney, "The communication challenge for MPP", 1994.
 //!
-//! The fit uses least relative squares, so that small messages count as much as large ones, keeps α and β at 0 or
+//! The fit uses least relative squares, so that small messages count as much as large ones. It keeps α and β at 0 or
 //! above, and finds the breaks by dynamic programming. A further segment must justify its three parameters (Bayesian
 //! information criterion).
 

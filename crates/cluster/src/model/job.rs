@@ -109,9 +109,9 @@ impl BoardPower {
         }
     }
 
-    /// Returns the speed of another machine, in multiples of a board's speed, from which on it needs less energy for a
-    /// wholly parallel job without communication; the number of boards cancels out. `machine_w` is the power that the
-    /// machine is charged with. `None` if the board is charged with nothing.
+    /// Returns the speed of another machine, in multiples of a board's speed, from which on it needs less energy than
+    /// the boards. The job is wholly parallel and has no communication. The number of boards cancels out. `machine_w`
+    /// is the power that the machine is charged with. `None` if the board is charged with nothing.
     #[must_use]
     pub fn speed_break_even(&self, boundary: Boundary, machine_w: f64) -> Option<f64> {
         let charged = self.charged_w(boundary);

@@ -1,5 +1,5 @@
-//! Performance and energy of n equal boards after Amdahl, and Woo and Lee, "Extending Amdahl's Law for Energy-Efficient
-//! Computing in the Many-Core Era" (2008), as equations 3.3 and 3.4 of the thesis have them. Everything is relative to
+//! Performance and energy of n equal boards, as in equations 3.3 and 3.4 of the thesis. They follow Amdahl, and Woo and
+//! Lee, "Extending Amdahl's Law for Energy-Efficient Computing in the Many-Core Era" (2008). Everything is relative to
 //! one busy board: its time, power and energy are 1.
 
 use crate::Error;
@@ -98,8 +98,8 @@ impl Scaling {
         }
     }
 
-    /// Returns the parallel fraction for which `boards` is the best number, with idle power ratio `idle`: the root of k
-    /// (n² − 1) g² + (1 + k) g = 1 for the serial fraction g.
+    /// Returns the parallel fraction for which `boards` is the best number, with idle power ratio `idle`. The serial
+    /// fraction g is the root of k (n² − 1) g² + (1 + k) g = 1.
     ///
     /// # Errors
     /// `boards` is not above 1, or `idle` not above 0 and at most 1.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn fractions_out_of_range_are_refused() {
         for (parallel, idle) in [
             (-0.1, 0.5),
             (1.1, 0.5),

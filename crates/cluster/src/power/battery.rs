@@ -2,7 +2,8 @@
 //! and microamperes. Only a discharging battery shows what the machine uses: charging power is not consumption, and on
 //! mains nothing flows. The sign differs between drivers, so `status` gives the direction.
 
-use super::{Meaning, Power, Root, Source, read_number, read_text};
+use super::root::{Root, read_number, read_text};
+use super::source::{Meaning, Power, Source};
 
 const FOLDER: &str = "sys/class/power_supply";
 
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn power_is_read_or_computed_whatever_its_sign() {
+    fn power_is_read_or_computed_with_either_sign() {
         let cases: [&[(&str, &str)]; 4] = [
             &[("power_now", "8500000\n")],
             &[("power_now", "-8500000\n")],
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flows_the_other_way_or_not_at_all_is_unavailable() {
+    fn power_is_unavailable_unless_the_battery_discharges() {
         let power = ("power_now", "8500000\n");
         let cases: [&[(&str, &str)]; 5] = [
             &[power, ("status", "Charging\n")],

@@ -1,6 +1,6 @@
 //! A folder that stands for `/` in tests.
 
-use super::Root;
+use super::root::Root;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -4,7 +4,8 @@
 //! The number of a chip's folder changes with each start. A chip is identified by its name and its device (`ina219
 //! 5-0040`: bus and address), which are looked up again at each read.
 
-use super::{Meaning, Power, Root, Source, read_number, read_text};
+use super::root::{Root, read_number, read_text};
+use super::source::{Meaning, Power, Source};
 use std::path::PathBuf;
 
 const FOLDER: &str = "sys/class/hwmon";
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_is_unavailable_and_never_zero() {
+    fn an_unknown_power_is_unavailable_and_never_zero() {
         let tree = Tree::new();
         let folder = chip(&tree, 0, "ina219", "1-0040");
         let mut found = discover(&tree.root());

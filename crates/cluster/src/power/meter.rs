@@ -1,8 +1,9 @@
-//! The file of a wall meter: comma-separated values with a heading, a time in `time_s` or `time_ms` (since 1970) and a
-//! power in `watts` or `power_w`. Other columns are ignored. Another program writes it; its last line may be incomplete
-//! and is ignored until it is complete.
+//! The file of a wall meter: comma-separated values with a heading. The time is in `time_s` or `time_ms` (since 1970),
+//! the power in `watts` or `power_w`. Other columns are ignored. Another program writes it; its last line may be
+//! incomplete and is ignored until it is complete.
 
-use super::{Meaning, Power, Root, Source};
+use super::root::Root;
+use super::source::{Meaning, Power, Source};
 use crate::Error;
 use crate::csv::{ROW_BYTES_MAX, Rows};
 use crate::error::excerpt;
@@ -361,7 +362,7 @@ mod tests {
 
     /// A note may contain text that looks like columns or rows; it is also handled while it grows.
     #[test]
-    fn what_stands_in_quotes_is_no_power() {
+    fn numbers_in_quotes_are_not_power() {
         let tree = Tree::new();
         let clock = Arc::new(SimClock::new(1));
         let now_s = clock.wall_ms() / 1_000;

@@ -1,8 +1,8 @@
 //! The power chip of a Raspberry Pi 5, as `vcgencmd pmic_read_adc` prints it: volts and amperes of the rails behind the
-//! chip. The USB-C input has a voltage and no current, so the board's power is not measured; it is modelled after a fit
-//! by the community, 1.1451 × the sum of the rails + 0.5879 W.
+//! chip. The USB-C input has a voltage and no current, so the board's power is not measured. It is modelled after a fit
+//! by the community: 1.1451 × the sum of the rails + 0.5879 W.
 
-use super::{Meaning, Power, Source};
+use super::source::{Meaning, Power, Source};
 use base::clock::{Clock, SystemClock};
 use base::error::io_text;
 use std::collections::BTreeMap;

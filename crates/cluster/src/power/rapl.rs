@@ -4,7 +4,8 @@
 //! Zones within a zone (`intel-rapl:0:1`) are part of it and not read, except memory, which is not part of the package.
 //! `intel-rapl-mmio` shows the packages again.
 
-use super::{Meaning, Power, Root, Source, read_number, read_text};
+use super::root::{Root, read_number, read_text};
+use super::source::{Meaning, Power, Source};
 
 const FOLDER: &str = "sys/class/powercap";
 
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_is_unavailable_and_never_zero() {
+    fn an_unknown_power_is_unavailable_and_never_zero() {
         let tree = tree();
         let mut zone = package(&tree);
         zone.read(0);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_read_says_so() {
+    fn an_unreadable_counter_is_named_in_the_reason() {
         let tree = tree();
         let mut zone = package(&tree);
         // A folder instead of the file fails even for root, which permissions do not stop.

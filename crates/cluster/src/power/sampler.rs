@@ -3,7 +3,7 @@
 //! Time without values of a sensor is not bridged: it is excluded from energy and average, and the longest such time is
 //! reported.
 
-use super::{Meaning, Power, SOURCES_MAX, Source};
+use super::source::{Meaning, Power, SOURCES_MAX, Source};
 use crate::Error;
 use crate::results::{Known, Origin, PowerRow};
 
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn average_maximum_minimum_idle_and_energy_of_moments() {
+    fn moments_give_average_maximum_minimum_idle_and_energy() {
         let values = [2.0, 2.0, 4.0, 6.0, 4.0, 2.0].map(Some);
         let mut sampler =
             Sampler::new(listed(Meaning::Moment, &values), Phase::Idle, 0).expect("one");
@@ -371,7 +371,7 @@ mod tests {
 
     /// A battery that is charged, or a sensor whose current flows back.
     #[test]
-    fn moments_below_zero_count_with_their_sign() {
+    fn negative_power_values_count_with_their_sign() {
         let values = [2.0, -4.0, -6.0, 1.0].map(Some);
         let mut sampler =
             Sampler::new(listed(Meaning::Moment, &values), Phase::Load, 0).expect("one");

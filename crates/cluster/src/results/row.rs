@@ -163,12 +163,6 @@ impl Benchmark {
         }
     }
 
-    /// Returns whether a greater result is better.
-    #[must_use]
-    pub fn higher_is_better(self) -> bool {
-        self != Self::Latency
-    }
-
     /// Returns whether only the first and the last rank work, so that more boards cannot make it faster.
     #[must_use]
     pub fn is_between_two(self) -> bool {

@@ -79,7 +79,7 @@ pub(crate) fn file() -> ResultFile {
     }
 }
 
-/// Returns the text with a valid end line, whatever its content.
+/// Returns a text of any content with a valid end line.
 fn sealed(body: &str) -> String {
     let rows = body.lines().count() - 1;
     let sum = crc32c::crc32c(body.as_bytes());
@@ -135,7 +135,7 @@ fn another_version_is_refused_by_its_number() {
 }
 
 #[test]
-fn what_is_out_of_range_is_refused_with_its_line() {
+fn a_value_out_of_range_is_refused_with_its_line() {
     assert_eq!(ResultFile::parse(sealed(&body()).as_bytes()), Ok(file()));
     for (from, to, line) in [
         ("\"label\":\"yocto\"", "\"label\":\"\"", 1),
@@ -166,7 +166,7 @@ fn what_is_out_of_range_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_would_not_be_read_is_not_written() {
+fn an_unreadable_file_is_not_written() {
     let mut wrong = file();
     if let Row::Benchmark(row) = &mut wrong.rows[0] {
         row.samples_us[0] = f64::NAN;
@@ -191,7 +191,7 @@ fn results_are_in_the_units_of_the_original() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_as_the_same(
+    fn a_written_file_is_read_back_unchanged(
         samples in proptest::collection::vec(1e-9..1e12, 1..30),
         bytes in any::<u64>(),
         created_ms in any::<i64>(),

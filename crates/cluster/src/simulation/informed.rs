@@ -2,13 +2,15 @@
 //!
 //! It sees what the advisor sees. Beyond that it knows how scenarios are drawn, how large the noise is, and the
 //! simulation itself. For each scenario it draws possible truths, plays every place in each of them, and takes the
-//! place with the least mean loss. The loss is that of the advisor: (cost ÷ cost of the cheapest place in time − 1), or
-//! the penalty if the place is late. Below the floor, and where nothing is safe, it is bound as the advisor is. So no
-//! rule that is bound alike and sees the same has a smaller expected loss, up to the number of draws and to one
-//! simplification: between the ends of its range, each input is taken as even in the logarithm. The regret alone is a
-//! part of this loss, and its mean over some seeds can be smaller with another rule.
+//! place with the least mean loss. The loss is that of the advisor: cost ÷ cost of the cheapest place in time − 1. If
+//! the place is late, it is the penalty. Below the floor, and where nothing is safe, it is bound as the advisor is. So
+//! no rule that is bound alike and sees the same has a smaller expected loss. This holds up to the number of draws and
+//! to one simplification: each input is taken as even in the logarithm of its range. The regret alone is a part of this
+//! loss, and its mean over some seeds can be smaller with another rule.
 
-use super::{DRAWN, Decision, Drawn, Policy, Truth, hidden, is_counted, play};
+use super::decision::{Decision, Policy};
+use super::events::play;
+use super::scenario::{DRAWN, Drawn, Truth, hidden, is_counted};
 use crate::advisor::{INPUTS, Input, Place, Question};
 use crate::random::Random;
 
@@ -67,7 +69,7 @@ pub(super) fn decide(
     }
 }
 
-/// Draws figures that could be the true ones of what is seen, and the effects that nobody knows.
+/// Draws figures that may be the true ones behind the given ones, and the hidden effects.
 fn possible(question: &Question, noise: f64, random: &mut Random) -> Truth {
     let mut of = [0.0; INPUTS.len()];
     for attempt in 1..=ATTEMPTS {

@@ -1,9 +1,8 @@
 //! The power of all hosts of a file during a benchmark: measured, or modelled, or the thesis's.
 
-use super::faults;
 use crate::jobs::energy::that_count;
 use crate::measure::ALL_BOARDS;
-use crate::model::BenchmarkPower;
+use crate::model::{BenchmarkPower, Fault};
 use crate::results::{Benchmark, Origin, PowerRow, ResultFile, Row};
 
 /// Files of the same kind of machine.
@@ -24,6 +23,13 @@ pub(super) fn names_of(file: &ResultFile) -> Vec<&str> {
         .collect();
     names.sort_unstable();
     names
+}
+
+/// Returns the contradictions in a row, as one text without commas.
+#[must_use]
+pub fn faults(row: &BenchmarkPower) -> String {
+    let texts: Vec<&str> = row.faults().into_iter().map(Fault::text).collect();
+    texts.join("; ")
 }
 
 /// Which values of sensors are taken.
@@ -70,8 +76,8 @@ fn power_of_host(
     }
 }
 
-/// Returns the power of all hosts together during a benchmark, from one file, and its origin: of the meter that covers
-/// all of them, or the sum over hosts if each has a figure. A sum with a modelled part is modelled.
+/// Returns the power of all hosts together during a benchmark, from one file, and its origin. It is that of the meter
+/// that covers all of them, or the sum over hosts if each has a figure. A sum with a modelled part is modelled.
 pub(super) fn power_in(
     file: &ResultFile,
     benchmark: &str,
@@ -100,8 +106,8 @@ pub(super) fn power_in(
     Some((watts, from))
 }
 
-/// Returns the power of all hosts during a benchmark: measured, in this file or another one with the same label and
-/// hosts; otherwise modelled there; otherwise that of the thesis's table.
+/// Returns the power of all hosts during a benchmark. It is measured, in this file or another one with the same label
+/// and hosts. Otherwise it is modelled there, or that of the thesis's table.
 pub(super) fn watts(
     file: &ResultFile,
     group: &Group<'_>,

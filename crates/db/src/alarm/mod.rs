@@ -10,18 +10,17 @@
 //! Transitions that are never reported are counted: `raised + cleared = told + lost + those still to tell`.
 //!
 //! **Files:** `rule.rs` rules and values, `state.rs` one state, `ring.rs` transitions on their way out, `watches.rs`
-//! all states behind the queue's lock, `database.rs` the calls.
+//! all states behind the queue's lock. The calls are those of the database: `database/alarms.rs`.
 
-pub(crate) mod database;
-mod ring;
-mod rule;
-mod state;
+pub(crate) mod ring;
+pub(crate) mod rule;
+pub(crate) mod state;
 pub(crate) mod watches;
 
-pub use database::ActiveAlarm;
 pub use ring::AlarmTransition;
 pub use rule::{
     ALARM_MS_MAX, ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, AlarmCondition, AlarmRule,
     AlarmValue,
 };
+pub use state::ActiveAlarm;
 pub use watches::{AlarmFigures, AlarmRuleFigures};

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::rule::AlarmValue;
-use crate::log::times::Time;
 use crate::options::ObjectId;
+use crate::time::Time;
 
 const WORDS: usize = 5;
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_what_it_was_given_and_takes_no_more_than_it_holds() {
+    fn a_ring_keeps_the_order_and_refuses_entries_beyond_its_capacity() {
         let ring = Ring::new(3);
         assert_eq!(ring.pop(), None);
         for round in 0..5_u64 {

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_none() {
+    fn bytes_that_are_no_number_have_no_alarm_value() {
         for bytes in [
             &b"topen"[..],
             b"Tseven77\0",

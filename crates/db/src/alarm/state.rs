@@ -1,7 +1,23 @@
 //! The state of one rule for one object: raised or not, since when, and what was reported last.
 
 use super::rule::{AlarmCondition, AlarmValue};
-use crate::log::times::Time;
+use crate::options::ObjectId;
+use crate::time::Time;
+
+/// An alarm that is raised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActiveAlarm {
+    /// The rule, by its index.
+    pub rule: u32,
+    /// The object.
+    pub object: ObjectId,
+    /// Since when it is raised, on the monotonic clock.
+    pub since_ns: u64,
+    /// The time of the reading that raised it, or the node's.
+    pub time: Time,
+    /// The last comparable value of the object, if it has had one.
+    pub value: Option<AlarmValue>,
+}
 
 /// The phase of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

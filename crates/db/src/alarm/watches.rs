@@ -1,4 +1,5 @@
-//! All states, behind the queue's lock: what a put judges, what a scan judges, and the counters.
+//! All states, behind the queue's lock: what a put judges, what a scan judges, and the counters. Beside them, what is
+//! read without a lock.
 
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use base::seeded_bug::SeededBug;
 use super::ring::{AlarmTransition, Ring};
 use super::rule::{AlarmCondition, AlarmRule, AlarmValue};
 use super::state::{Phase, State};
-use crate::log::times::Time;
+use crate::log::entry::Entry;
 use crate::options::ObjectId;
-use crate::queue::Entry;
+use crate::time::Time;
 
 /// `UNBOUND`: an object that was not examined yet. `NONE`: one that no rule matches, or the end of its states.
 const UNBOUND: u32 = u32::MAX;
@@ -44,6 +45,16 @@ pub struct AlarmFigures {
     /// Of those, transitions that will never be reported, because the alarm was back in its earlier state before there
     /// was room.
     pub lost: u64,
+}
+
+/// Returns whether the rule with this index was raised for this key when the previous run ended.
+pub type WasRaised = Box<dyn Fn(usize, &str) -> bool + Send + Sync>;
+
+/// State that does not change once alarms are set: read without a lock.
+pub(crate) struct AlarmRules {
+    pub(crate) patterns: Box<[String]>,
+    pub(crate) ring: Arc<Ring>,
+    pub(crate) was_raised: WasRaised,
 }
 
 #[derive(Debug)]

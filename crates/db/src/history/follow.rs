@@ -13,11 +13,11 @@ use crate::error::Error;
 use crate::log::codec::{Reading, Record};
 use crate::log::reader::{Found, Reader, Tail};
 use crate::log::scan;
-use crate::log::times::Time;
+use crate::log::summary::Boots;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
+use crate::time::Time;
 
-use super::summary::Boots;
 use super::{HistoryEntry, Matches, Source};
 
 /// Most bytes of log that one step reads (beside what it takes to pass a damaged place). A follower goes on for hours,

@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use crate::error::Error;
-use crate::log::codec::Seal;
 use crate::log::reader::{Damage, Reader, Tail};
 use crate::log::scan;
+use crate::log::seal::Seal;
+use crate::log::summary::{Boots, INDEX_BYTES_MAX, Outline, Sample, Summary};
 use crate::log::{number_in, segment_name};
 use crate::store::{SegmentStore, StoreError};
-
-use super::summary::{Boots, INDEX_BYTES_MAX, Outline, Sample, Summary};
 
 /// Prefix of index file names.
 pub const INDEX_PREFIX: &str = "index-";

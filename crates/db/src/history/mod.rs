@@ -12,7 +12,6 @@
 
 pub(crate) mod follow;
 pub mod index;
-pub(crate) mod summary;
 
 use std::ops::ControlFlow;
 
@@ -20,12 +19,12 @@ use crate::error::Error;
 use crate::log::codec::{Reading, Record};
 use crate::log::reader::{Damage, Found, Reader, Tail};
 use crate::log::scan;
-use crate::log::times::Time;
+use crate::log::summary::{Boots, Sample, Summary};
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
+use crate::time::Time;
 
 use index::{Index, LOADS_PER_STEP, Limits, STEP_BYTES};
-use summary::{Boots, Sample, Summary};
 
 /// The query of a range read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

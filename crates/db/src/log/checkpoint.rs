@@ -15,15 +15,15 @@ use std::ops::ControlFlow;
 
 use crate::error::{Error, LogFailure};
 use crate::options::{DbOptions, ObjectId};
-use crate::owners::SharedOwners;
 use crate::store::{SegmentStore, StoreError};
 use crate::table::{OWN_NAPS_MAX, Table};
 
 use super::codec::{
-    self, CheckpointHead, Dictionary, Latest, OWNER_BYTES_BESIDES, Object, RECORD_BYTES_MAX,
-    Record, Seal,
+    self, CheckpointHead, Dictionary, Latest, OWNER_BYTES_BESIDES, Object, RECORD_BYTES_MAX, Record,
 };
+use super::owners::SharedOwners;
 use super::reader::{Reader, Tail};
+use super::seal::Seal;
 use super::writer::{NUMBER_TRIES, Position, failure_of};
 use super::{checkpoint_name, number_in};
 
@@ -333,12 +333,13 @@ pub fn numbers<S: SegmentStore>(store: &mut S) -> Result<Vec<u32>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{KEY_BYTES_MAX, KEY_BYTES_MEAN_MAX};
     use crate::log::codec::Owner;
-    use crate::log::times::Time;
-    use crate::options::{KEY_BYTES_MEAN_MAX, TableSize};
-    use crate::owners::Owners;
+    use crate::log::owners::Owners;
+    use crate::options::TableSize;
     use crate::store::MemoryStore;
     use crate::table::{SlotValue, TableMemory};
+    use crate::time::Time;
     use std::sync::LazyLock;
 
     static NO_OWNERS: LazyLock<SharedOwners> =
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_follows_the_log_and_never_outgrows_it() {
+    fn bytes_due_follow_the_log_and_never_exceed_it() {
         // Smaller than the interval: due in proportion to the log, and complete at the interval's end.
         for log_bytes in 0..1000 {
             assert_eq!(bytes_due(250, 1000, log_bytes), log_bytes / 4);
@@ -439,14 +440,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_checkpoint_takes_is_never_more_than_was_said() {
+    fn a_checkpoint_is_never_larger_than_its_stated_maximum() {
         let mut store = MemoryStore::new();
         let Some(Step::Done(bytes)) = write(&mut store, usize::MAX) else {
             panic!("not done");
         };
         assert!(bytes <= bytes_max(40, 40 * 16, 40 * 50));
         // Nor with the longest key, the longest id and the longest times.
-        let key = "k".repeat(crate::options::KEY_BYTES_MAX);
+        let key = "k".repeat(KEY_BYTES_MAX);
         let value = [7; 300];
         let object = Object {
             entry: Dictionary {
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_long_keys_take_in_a_checkpoint_is_said_too() {
+    fn the_stated_maximum_of_a_checkpoint_includes_long_keys() {
         for (key_bytes, object_bytes) in [(16, 112), (64, 112), (65, 128), (255, 304)] {
             let table = with_keys(300, 8, key_bytes);
             let bytes = whole_checkpoint_bytes(&table);
@@ -521,7 +522,7 @@ mod tests {
     /// Values and keys as long as they can be, in pieces as short as they can be.
     #[test]
     fn a_record_longer_than_a_piece_does_not_stop_the_checkpoint() {
-        let table = with_keys(3, 300, crate::options::KEY_BYTES_MAX);
+        let table = with_keys(3, 300, KEY_BYTES_MAX);
         for n in 0..3 {
             let value = SlotValue {
                 time: Time::from_ns(i64::MAX - 1),

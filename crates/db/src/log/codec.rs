@@ -11,19 +11,19 @@
 
 use crc32c::crc32c_append;
 
-use super::times::{Context, Form, Time};
-use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
+use super::seal::Seal;
+use super::times::{Anchor, Context, Form, READING_NODE_TIME};
+use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
+use crate::time::Time;
 
-/// Version of log and checkpoint that this code writes, and the latest one whose files it takes.
-pub const FORMAT_VERSION: u32 = 3;
+pub use crate::limits::FORMAT_VERSION;
+
 /// Bytes of the longest body: 8,320 in the formats up to 2.
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 1200;
 /// Bytes of the longest record.
 pub const RECORD_BYTES_MAX: usize = 1 + 2 + BODY_BYTES_MAX + CHECK_BYTES;
 /// Bytes of the shortest reading: kind, length, id, times and checksum around an empty value.
 pub const READING_BYTES_MIN: usize = 1 + 1 + 1 + 3 + 4 + CHECK_BYTES;
-/// Bytes of the shortest record.
-pub const RECORD_BYTES_MIN: usize = 1 + 1 + CHECK_BYTES;
 /// Bytes of one anchor record.
 pub const ANCHOR_BYTES: usize = 2 + 49 + CHECK_BYTES;
 /// Most bytes of a key in a record: an object's has one byte for its length.
@@ -36,16 +36,9 @@ const CHECK_BYTES: usize = 4;
 
 const _: () = assert!(KEY_BYTES_MAX <= KEY_BYTES_LIMIT);
 
-/// Readings whose time is in ms: 0xa0..=0xaf, by the bits below.
-pub(super) const READING: u8 = 0xa0;
-/// Readings whose time is in ns: 0x80..=0x8f, by the bits below.
-pub(super) const READING_NS: u8 = 0x80;
-/// Readings whose time is in µs: neither wide nor from the node's clock.
-pub(super) const READING_US: u8 = 0x90;
-pub(super) const READING_TRUSTED: u8 = 1;
-pub(super) const READING_WIDE: u8 = 2;
-pub(super) const READING_NODE_TIME: u8 = 4;
-pub(super) const READING_RETAINED: u8 = 8;
+// The kinds of readings, and their bits for the form of the time: `times.rs`.
+const READING_TRUSTED: u8 = 1;
+const READING_RETAINED: u8 = 8;
 const SEGMENT: u8 = 0xb1;
 const ANCHOR: u8 = 0xb2;
 const ANCHOR_NS: u8 = 0xb3;
@@ -63,26 +56,6 @@ const IS_OLDER_STORE: u8 = 2;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"EVKLOG\r\n";
 const CHECKPOINT_MAGIC: &[u8; 8] = b"EVKCKPT\n";
-
-/// The content of an anchor: the whole times that the readings after it abbreviate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Anchor {
-    /// Boot in which the following readings arrived.
-    pub boot_id: [u8; 16],
-    /// Arrival of the next reading on that boot's monotonic clock, µs.
-    pub arrival_us: u64,
-    /// Sensor time of the next reading.
-    pub sensor: Time,
-    /// Wall clock at `arrival_us`: together they date that boot's arrivals. In version 0 this is the wall clock when
-    /// the anchor was written, up to a commit interval later.
-    pub wall: Time,
-    /// Whether that wall clock was trusted.
-    pub wall_trusted: bool,
-    /// Whether the store began with a format before 3. An anchor of those formats says so by its kind.
-    pub is_older_store: bool,
-    /// Number of the next reading, counted over the whole log.
-    pub lsn: u64,
-}
 
 /// One reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,33 +192,6 @@ pub enum NoRecord {
     Short,
     /// They are no record.
     Bad,
-}
-
-/// Makes a checksum this store's own: a sender who knows every rule but not the secret cannot make one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// Initial value of the checksum.
-    pub(super) seed: u32,
-    /// XORed into the final checksum. Without it, a record with its checksum would always leave the same known state,
-    /// from which a checksum for the bytes behind it could be made.
-    pub(super) mask: u32,
-}
-
-impl Seal {
-    /// The seal of a store with this [`secret`](crate::SegmentStore::secret).
-    #[must_use]
-    pub fn of(secret: u64) -> Self {
-        Self {
-            seed: secret as u32,
-            mask: (secret >> 32) as u32,
-        }
-    }
-
-    /// The sealed checksum of these bytes.
-    #[must_use]
-    pub fn check(self, bytes: &[u8]) -> u32 {
-        crc32c_append(self.seed, bytes) ^ self.mask
-    }
 }
 
 /// Appends one framed record; `body` writes the body. The caller keeps bodies within [`BODY_BYTES_MAX`].

@@ -2,8 +2,13 @@
 
 pub mod checkpoint;
 pub mod codec;
+pub(crate) mod counters;
+pub(crate) mod entry;
+pub(crate) mod owners;
 pub mod reader;
 pub mod scan;
+pub mod seal;
+pub(crate) mod summary;
 pub mod times;
 pub mod writer;
 

@@ -13,11 +13,11 @@
 use std::ops::ControlFlow;
 
 use crate::error::Error;
+use crate::limits::FORMAT_VERSION;
 use crate::store::{SegmentStore, StoreError};
 
-use super::codec::{
-    self, FORMAT_VERSION, NoRecord, READING_BYTES_MIN, RECORD_BYTES_MAX, Record, Seal,
-};
+use super::codec::{self, NoRecord, READING_BYTES_MIN, RECORD_BYTES_MAX, Record};
+use super::seal::Seal;
 use super::times::Context;
 
 /// Bytes of the reading buffer: a few records of the longest kind.
@@ -434,11 +434,10 @@ fn leads_to_end(mut input: &[u8], seal: Seal, context: Option<&Context>) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::codec::{
-        Anchor, Dictionary, Reading, others, put_anchor, put_dictionary, put_reading,
-    };
-    use crate::log::times::{Form, Time};
+    use crate::log::codec::{Dictionary, Reading, others, put_anchor, put_dictionary, put_reading};
+    use crate::log::times::{Anchor, Form};
     use crate::store::MemoryStore;
+    use crate::time::Time;
 
     fn seal() -> Seal {
         Seal::of(MemoryStore::new().secret())
@@ -623,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_behind_the_last_anchor_keeps_its_numbers() {
+    fn readings_lost_behind_the_last_anchor_keep_their_numbers() {
         let (mut store, places) = file();
         for at in [12, 13, 19] {
             store.file_mut("f")[places[at] + 9] ^= 1;

@@ -3,12 +3,14 @@
 use std::ops::ControlFlow;
 
 use crate::error::Error;
+use crate::limits::OBJECTS_LIMIT;
 use crate::options::ObjectId;
 use crate::store::{SegmentStore, StoreError};
+use crate::time::Time;
 
-use super::codec::{self, Record, Seal};
+use super::codec::{self, Record};
 use super::reader::{Damage, Found, Reader, Tail};
-use super::times::Time;
+use super::seal::Seal;
 use super::{SEGMENT_PREFIX, checkpoint, number_in, segment_name};
 
 /// One logged reading.
@@ -157,7 +159,7 @@ impl Names {
 
     /// Returns `false` if the number already has another key or is beyond every table.
     fn add(&mut self, id: u32, key: &str) -> bool {
-        if id >= crate::options::OBJECTS_LIMIT {
+        if id >= OBJECTS_LIMIT {
             return false;
         }
         if let Some(known) = self.get(id) {

@@ -1,124 +1,48 @@
-//! The times of readings: whole ones, and the bits of them that a record keeps.
+//! The times of records: whole in an anchor, abbreviated in the readings after it.
 //!
-//! **Holds:** a time exact to 1 ns, the forms of a record's time field, and the context of an anchor, which makes short
-//! times whole.
+//! **Holds:** the anchor, the forms of a reading's time field with the kinds of records that say them, and the context
+//! that an anchor sets, which makes short times whole.
 //!
 //! **Invariants:** a short time is read against one anchor and nothing else, so a lost record costs no other record its
 //! time. No unit is guessed: the kind of a record says it.
 
-use std::cmp::Ordering;
-
 use crc32c::crc32c_append;
 
-use super::codec::{
-    Anchor, READING, READING_NODE_TIME, READING_NS, READING_US, READING_WIDE, Seal,
-};
+use super::seal::Seal;
+use crate::time::Time;
 
 /// Largest distance of an arrival from the anchors it may be read with: half the 32-bit window, in µs.
 pub const ARRIVAL_WINDOW_US: i64 = 1 << 31;
 
-const NS_PER_MS: i64 = 1_000_000;
 const NS_PER_US: i64 = 1_000;
 
-/// A time of a wall clock since 1970, exact to 1 ns.
-///
-/// It is not one number of ns, because a record of the formats up to 2 holds any number of ms, and must be read back
-/// exactly. Queue, table, checkpoint and index count in ns, where such a time becomes [`NS_MAX`](Self::NS_MAX) or its
-/// negative. [`ms`](Self::ms) is the only way to what counts in whole ms.
+/// Readings whose time is in ms: 0xa0..=0xaf, by the bits below and two of `codec.rs`.
+const READING: u8 = 0xa0;
+/// Readings whose time is in ns: 0x80..=0x8f, by the same bits.
+const READING_NS: u8 = 0x80;
+/// Readings whose time is in µs: neither wide nor from the node's clock.
+const READING_US: u8 = 0x90;
+const READING_WIDE: u8 = 2;
+pub(super) const READING_NODE_TIME: u8 = 4;
+
+/// The content of an anchor: the whole times that the readings after it abbreviate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Time {
-    /// [`NS_MAX`](Self::NS_MAX) or its negative for a time that no ns can count.
-    ns: i64,
-    /// The ms of such a time; 0 for any other.
-    far_ms: i64,
-}
-
-impl Time {
-    /// Times beyond what an i64 of ns can count become this one or its negative. Neither is the least or the greatest
-    /// number, which mark an empty slot and an open end.
-    pub const NS_MAX: i64 = i64::MAX - 1;
-
-    /// The time this many ms after 1970.
-    #[must_use]
-    pub const fn from_ms(ms: i64) -> Self {
-        match ms.checked_mul(NS_PER_MS) {
-            Some(ns) => Self::from_ns(ns),
-            None => Self {
-                ns: ms.signum() * Self::NS_MAX,
-                far_ms: ms,
-            },
-        }
-    }
-
-    /// The time this many ns after 1970.
-    #[must_use]
-    pub const fn from_ns(ns: i64) -> Self {
-        Self { ns, far_ms: 0 }
-    }
-
-    /// The border to what counts in ms: the whole ms, rounded down. The order of times is kept; what is below 1 ms is
-    /// lost behind it.
-    #[must_use]
-    pub const fn ms(self) -> i64 {
-        match self.far_ms {
-            0 => self.ns.div_euclid(NS_PER_MS),
-            ms => ms,
-        }
-    }
-
-    /// The ns since 1970. A time in ms beyond an i64 of ns becomes [`NS_MAX`](Self::NS_MAX) or its negative.
-    #[must_use]
-    pub const fn ns(self) -> i64 {
-        self.ns
-    }
-
-    /// The ns since 1970, if the whole ms do not show this time exactly. `None` for whole ms, and for a time that no ns
-    /// can count.
-    #[must_use]
-    pub fn ns_beside_ms(self) -> Option<i64> {
-        (self.is_countable() && self.below_ms_ns() != 0).then_some(self.ns)
-    }
-
-    /// What it has beyond whole ms.
-    fn below_ms_ns(self) -> i64 {
-        match self.far_ms {
-            0 => self.ns.rem_euclid(NS_PER_MS),
-            _ => 0,
-        }
-    }
-
-    /// Whether [`ns`](Self::ns) is this time and not the farthest one that stands for it. A reading with another time
-    /// is refused.
-    #[must_use]
-    pub fn is_countable(self) -> bool {
-        self.ns().unsigned_abs() < Self::NS_MAX.unsigned_abs()
-    }
-
-    /// The ns from `earlier` to this time; the greatest or least number if there are more.
-    #[must_use]
-    pub fn since_ns(self, earlier: Self) -> i64 {
-        self.ns().saturating_sub(earlier.ns())
-    }
-
-    /// The ns for a bound of times: none lies beyond [`NS_MAX`](Self::NS_MAX), so that the order of times is the order
-    /// of their bounds.
-    pub(crate) fn bound_ns(self) -> i64 {
-        self.ns().clamp(-Self::NS_MAX, Self::NS_MAX)
-    }
-}
-
-impl PartialOrd for Time {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Time {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The least and the greatest number of ns lie between the farthest bounds and the times beyond.
-        let place = |time: &Self| (time.bound_ns(), time.far_ms, time.ns);
-        place(self).cmp(&place(other))
-    }
+pub struct Anchor {
+    /// Boot in which the following readings arrived.
+    pub boot_id: [u8; 16],
+    /// Arrival of the next reading on that boot's monotonic clock, µs.
+    pub arrival_us: u64,
+    /// Sensor time of the next reading.
+    pub sensor: Time,
+    /// Wall clock at `arrival_us`: together they date that boot's arrivals. In version 0 this is the wall clock when
+    /// the anchor was written, up to a commit interval later.
+    pub wall: Time,
+    /// Whether that wall clock was trusted.
+    pub wall_trusted: bool,
+    /// Whether the store began with a format before 3. An anchor of those formats says so by its kind.
+    pub is_older_store: bool,
+    /// Number of the next reading, counted over the whole log.
+    pub lsn: u64,
 }
 
 /// The time field of a reading.
@@ -301,65 +225,6 @@ fn nearest(base: i64, low: u64, bits: u32) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn units_do_not_mix() {
-        // 1 ns is below the first ms, on either side of 1970.
-        assert_eq!((Time::from_ns(1).ms(), Time::from_ns(1).ns()), (0, 1));
-        assert_eq!((Time::from_ns(-1).ms(), Time::from_ns(-1).ns()), (-1, -1));
-        assert_eq!(Time::from_ns(1_000_000), Time::from_ms(1));
-        assert_eq!(Time::from_ns(1_000_000).ns_beside_ms(), None);
-        assert_eq!(Time::from_ns(-1).ns_beside_ms(), Some(-1));
-        assert!(Time::from_ms(1) < Time::from_ns(1_000_001));
-        assert!(Time::from_ns(1_999_999) < Time::from_ms(2));
-        for ns in [i64::MIN, -Time::NS_MAX, -1, 0, 1, Time::NS_MAX, i64::MAX] {
-            assert_eq!(Time::from_ns(ns).ns(), ns);
-        }
-        // Times of old records that ns cannot count stay exact in ms, and are the farthest in ns.
-        for ms in [
-            i64::MIN,
-            i64::MIN / NS_PER_MS - 2,
-            i64::MAX / NS_PER_MS + 1,
-            i64::MAX,
-        ] {
-            assert_eq!(Time::from_ms(ms).ms(), ms);
-            assert_eq!(Time::from_ms(ms).ns(), ms.signum() * Time::NS_MAX);
-            assert_eq!(Time::from_ms(ms).ns_beside_ms(), None);
-        }
-    }
-
-    #[test]
-    fn what_ns_cannot_count_is_known_and_keeps_its_order() {
-        let beyond = i64::MAX / NS_PER_MS + 1;
-        let ascending = [
-            Time::from_ms(i64::MIN),
-            Time::from_ms(-beyond),
-            Time::from_ns(-Time::NS_MAX),
-            Time::from_ns(1 - Time::NS_MAX),
-            Time::from_ns(-1),
-            Time::from_ns(0),
-            Time::from_ns(Time::NS_MAX - 1),
-            Time::from_ns(Time::NS_MAX),
-            Time::from_ms(beyond),
-            Time::from_ms(i64::MAX),
-        ];
-        for pair in ascending.windows(2) {
-            assert!(pair[0] < pair[1], "{pair:?}");
-            assert!(pair[0].bound_ns() <= pair[1].bound_ns(), "{pair:?}");
-        }
-        let countable = ascending.map(Time::is_countable);
-        let [first, last] = [3, 6];
-        for (at, is_countable) in countable.into_iter().enumerate() {
-            assert_eq!(is_countable, (first..=last).contains(&at), "{at}");
-        }
-        for ns in [i64::MIN, i64::MAX] {
-            assert!(!Time::from_ns(ns).is_countable());
-            assert_eq!(Time::from_ns(ns).bound_ns(), ns.signum() * Time::NS_MAX);
-        }
-        assert_eq!(Time::from_ns(5).since_ns(Time::from_ns(-7)), 12);
-        assert_eq!(ascending[9].since_ns(ascending[0]), i64::MAX);
-        assert_eq!(ascending[0].since_ns(ascending[9]), i64::MIN);
-    }
 
     #[test]
     fn a_time_takes_the_shortest_form_of_its_unit() {

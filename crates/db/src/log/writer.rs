@@ -11,22 +11,23 @@ use base::clock::Clock;
 use base::seeded_bug::SeededBug;
 
 use crate::error::LogFailure;
-use crate::history::summary::Summary;
+use crate::mutex::lock;
 use crate::options::{DbOptions, ObjectId};
-use crate::owners::SharedOwners;
-use crate::queue::{Entries, Entry, EntryKind};
-use crate::stats::LogCounters;
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
+use crate::time::Time;
 use crate::wall::Wall;
 
-use super::codec::{
-    self, ANCHOR_BYTES, Anchor, Dictionary, OWNER_BYTES_BESIDES, Owner, Reading, Record, Seal,
-};
+use super::codec::{self, ANCHOR_BYTES, Dictionary, OWNER_BYTES_BESIDES, Owner, Reading, Record};
+use super::counters::LogCounters;
+use super::entry::{Entries, Entry, EntryKind};
+use super::owners::SharedOwners;
 use super::reader::Found;
+use super::seal::Seal;
 use super::segment_name;
-use super::times::{self, Context, Form, Time};
+use super::summary::Summary;
+use super::times::{self, Anchor, Context, Form};
 
 /// Log bytes after which the times are written in full again: about one flash block, the unit of damage.
 pub const ANCHOR_EVERY_BYTES: usize = 4000;
@@ -519,16 +520,10 @@ impl<F: Copy> LogWriter<F> {
         let end_ns = around.clock.monotonic_ns();
         self.length += self.staged.len() as u64;
         self.bytes_appended += self.staged.len() as u64;
-        let count = || {
-            around
-                .counters
-                .lock()
-                .unwrap_or_else(|poison| poison.into_inner())
-        };
         {
             // Count before completing the tickets: a caller that asks after an acknowledgement must find the reading
             // counted.
-            let mut counters = count();
+            let mut counters = lock(around.counters);
             counters.append_ns.record(end_ns.saturating_sub(begin_ns));
             counters.appends += 1;
             counters.log_bytes += self.staged.len() as u64;
@@ -536,7 +531,7 @@ impl<F: Copy> LogWriter<F> {
         }
         around.owners.lock().settle();
         around.progress.complete(self.next_lsn);
-        let mut counters = count();
+        let mut counters = lock(around.counters);
         for entry in Entries(waiting.get(done.durable..done.staged).unwrap_or(&[])) {
             if entry.kind == EntryKind::Reading {
                 counters

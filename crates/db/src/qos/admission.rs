@@ -13,11 +13,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::commit::lock;
-use crate::options::ShedPolicy;
-
-use super::plan::{Plan, free_of, most_of};
+use crate::mutex::lock;
 use crate::realtime;
+
+use super::plan::{Measured, Plan, free_of, most_of};
 
 /// The value 1 in the fixed-point format of fractions. The phase is taken modulo this.
 const ONE: u32 = 1 << 31;
@@ -46,6 +45,16 @@ pub enum Quality {
     Admitted,
     /// The time in which it would be fresh if all of its readings were admitted.
     Fresh,
+}
+
+/// What happens to a reading that is not admitted to the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShedPolicy {
+    /// It goes to the log, so that the history has it.
+    #[default]
+    Log,
+    /// It is discarded and counted.
+    Drop,
 }
 
 /// How often a value is offered, and how long it is valid.
@@ -102,21 +111,6 @@ struct Share {
     gap_ns_max: AtomicU64,
     /// When a reading was last admitted in its turn, or replaced the value, while not all were admitted.
     admitted_ns: AtomicU64,
-}
-
-/// One object, as the caller that sets fractions sees it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Measured {
-    pub(super) weight: f64,
-    /// Readings taken up to the last measurement.
-    seen: u64,
-    /// It could not be shed at the last measurement, so its count then is unknown.
-    is_new: bool,
-    /// Readings since then, earlier ones decayed: proportional to the rate.
-    pub(super) count: f64,
-    /// The part of them that costs no freshness, and the largest part that may be shed.
-    pub(super) free: f64,
-    pub(super) most: f64,
 }
 
 #[derive(Debug)]
@@ -553,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_more_and_what_comes_seldom_is_shed_less() {
+    fn heavy_and_infrequent_objects_are_shed_less() {
         let mut plant = Plant::new(objects());
         plant.run(100_000);
         plant.set(0.8);
@@ -570,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exempt_is_never_shed() {
+    fn an_exempt_object_is_never_shed() {
         let mut plant = Plant::new(objects());
         plant.admission.exempt(3);
         plant.run(2_000);
@@ -685,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_no_freshness_is_shed_first() {
+    fn readings_that_cost_no_freshness_are_shed_first() {
         let mut plant = Plant::of(frequent_and_seldom(), Quality::Fresh);
         plant.run(60);
         for wanted in [0.9, 0.5, 0.3] {

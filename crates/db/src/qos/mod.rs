@@ -1,16 +1,6 @@
-//! Quality of service: a controller that holds tardiness and the data response ratio by speed and admission.
+//! Quality of service: which readings are admitted to the table.
 //!
-//! `identify.rs` fits the model, `design.rs` computes gains from it, `controller.rs` is the law. All of this is
-//! arithmetic; `regulator.rs` is the loop that sets the inputs.
+//! `admission.rs` judges each reading, `plan.rs` computes how many readings of which object are shed.
 
-pub mod actuator;
 pub mod admission;
-pub mod controller;
-pub mod design;
-pub mod figures;
-pub mod identify;
 mod plan;
-pub mod regulator;
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,6 @@
 //! How many readings of which object are shed to reach a total: first those that cost no freshness, then of each object
 //! a part such that the product of weight, period and part is the same.
 
-use super::admission::Measured;
-
 /// Most steps of the search for the parts. Each passes at least one object that has reached its maximum; a few do.
 const SEARCH_STEPS: u32 = 60;
 
@@ -37,6 +35,21 @@ pub(super) fn most_of(valid: f64, min: f64) -> f64 {
         true => 1.0 - 1.0 / mean,
         false => 0.0,
     }
+}
+
+/// One object, as it was measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    pub(super) weight: f64,
+    /// Readings taken up to the last measurement.
+    pub(super) seen: u64,
+    /// It could not be shed at the last measurement, so its count then is unknown.
+    pub(super) is_new: bool,
+    /// Readings since then, earlier ones decayed: proportional to the rate.
+    pub(super) count: f64,
+    /// The part of them that costs no freshness, and the largest part that may be shed.
+    pub(super) free: f64,
+    pub(super) most: f64,
 }
 
 /// How much is shed of each object.

@@ -61,7 +61,7 @@ fn laid_out<'s>(shared: &'s SharedTable<'_>) -> Table<&'s [Line]> {
 
 fn value(value: &[u8]) -> SlotValue<'_> {
     SlotValue {
-        time: crate::log::times::Time::from_ms(1000),
+        time: crate::time::Time::from_ms(1000),
         arrival_ns: 5,
         boot_tag: 9,
         wall_trusted: true,
@@ -97,7 +97,7 @@ fn text(reader: &TableReader<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn others_read_what_one_writes_until_it_ends() {
+fn readers_see_the_values_of_a_writer_until_it_ends() {
     let scratch = Scratch::new();
     let (here, there) = (scratch.attach(true), scratch.attach(false));
     assert!(matches!(
@@ -129,7 +129,7 @@ fn others_read_what_one_writes_until_it_ends() {
 }
 
 #[test]
-fn who_was_killed_serves_no_more_and_the_next_run_takes_the_place() {
+fn a_killed_writer_is_not_live_and_the_next_run_replaces_it() {
     let scratch = Scratch::new();
     let (here, there) = (scratch.attach(true), scratch.attach(false));
     // Dropped silently, as the kernel drops what a killed process had.
@@ -162,7 +162,7 @@ fn who_was_killed_serves_no_more_and_the_next_run_takes_the_place() {
 }
 
 #[test]
-fn what_is_no_table_is_neither_replaced_nor_read() {
+fn a_file_that_is_no_table_is_neither_replaced_nor_read() {
     let scratch = Scratch::new();
     let here = scratch.attach(true);
     let mut file = NewInode {
@@ -258,7 +258,7 @@ fn read_all<M: AsRef<[Line]>>(table: &Table<M>) {
 }
 
 #[test]
-fn whatever_a_table_holds_it_is_read_within_its_bounds() {
+fn a_table_with_random_content_is_read_within_its_bounds() {
     let mut random = Random(5);
     let lines = Table::lines_needed(SIZE).unwrap();
     for round in 0..3000_u32 {

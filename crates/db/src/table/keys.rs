@@ -19,7 +19,8 @@ use super::{
     WORDS_PER_LINE,
 };
 use crate::error::Error;
-use crate::options::{KEY_BYTES_MAX, ObjectId};
+use crate::limits::KEY_BYTES_MAX;
+use crate::options::ObjectId;
 
 const UNIT_BYTES: usize = 16;
 const UNIT_WORDS: usize = UNIT_BYTES / 8;
@@ -440,7 +441,8 @@ impl<M: AsRef<[Line]>> Table<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{KEY_BYTES_MEAN_MAX, TableSize};
+    use crate::limits::KEY_BYTES_MEAN_MAX;
+    use crate::options::TableSize;
     use crate::table::TableMemory;
     use proptest::prelude::*;
 

@@ -8,8 +8,8 @@ use super::{
     VALUE, WORDS_PER_LINE, back_off, is_fresh,
 };
 use crate::error::Error;
-use crate::log::times::Time;
 use crate::options::ObjectId;
+use crate::time::Time;
 
 /// The time that a slot without a value shows.
 const NO_TIME: Time = Time::from_ns(NO_TIMESTAMP);

@@ -1,6 +1,6 @@
 use super::keys::Packed;
 use super::*;
-use crate::options::{KEY_BYTES_MAX, KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX};
+use crate::limits::{KEY_BYTES_MAX, KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -182,7 +182,7 @@ fn freshness_counts_temporal_objects_only() {
 }
 
 #[test]
-fn what_claims_to_come_from_the_future_is_not_fresh() {
+fn a_value_from_the_future_is_not_fresh() {
     let ms = 1_000_000;
     assert!(is_fresh(100 * ms, 100) && is_fresh(-100 * ms, 100) && is_fresh(0, 0));
     // Nor by 1 ns more than the interval.
@@ -199,7 +199,7 @@ fn at(wall_ms: i64) -> Now {
 }
 
 #[test]
-fn where_the_node_gave_the_time_the_monotonic_clock_tells_the_age() {
+fn values_with_the_nodes_time_age_by_the_monotonic_clock() {
     let table = Table::new(4, 8, 3).unwrap();
     table.insert("a", 100, true).unwrap();
     let id = ObjectId(0);
@@ -282,7 +282,7 @@ fn times_differ_by_ns() {
 }
 
 #[test]
-fn where_the_node_gave_a_time_the_order_of_arrival_decides() {
+fn values_with_the_nodes_time_are_ordered_by_arrival() {
     let table = Table::new(4, 8, 3).unwrap();
     table.insert("a", 100, true).unwrap();
     let node = |time_ms, bytes| SlotValue {
@@ -366,7 +366,7 @@ fn readers_never_see_a_torn_value() {
 
 /// As memory is that another process has overwritten: no writer is inside, and none will come out.
 #[test]
-fn who_writes_alone_waits_for_nobody() {
+fn a_lone_writer_waits_for_no_other() {
     let table = Table::new(2, 8, 1).unwrap();
     let (id, _) = table.insert("a", 100, true).unwrap();
     let (other, _) = table.insert("b", 100, true).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_kept_is_a_failure_and_what_was_not_shown_is_none() {
+    fn a_broken_promise_is_a_failure_and_one_not_shown_is_none() {
         let promise = |is_kept| Promise {
             text: DURABLE,
             is_kept,

@@ -1,14 +1,14 @@
 //! The run from the first process to the comparison.
 
 use super::feed::Feed;
-use super::look::{self, number};
-use super::parts::{self, Part, late, wait_for};
+use super::figures::{self, number};
+use super::placement;
+use super::processes::{self, AT, Process, late, wait_for};
 use super::program;
 use super::promises::{self, Promise, Summary};
 use super::sink::Sink;
-use super::site;
-use crate::Args;
-use crate::place::Place;
+use crate::directory::StoreDirectory;
+use crate::options::Args;
 use crate::summary::grouped;
 use command::error::{CliError, describe};
 use serde_json::{Value, json};
@@ -18,9 +18,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use trace::Trace;
-
-/// Where programs see the region.
-pub(super) const AT: &str = "/keel-demo";
 
 /// Folder of the results where no program can be served files in memory.
 const RESULTS: &str = "results";
@@ -100,7 +97,7 @@ impl Drop for Run<'_> {
 
 impl<'p> Run<'p> {
     pub(super) fn new(
-        place: &'p Place,
+        directory: &'p StoreDirectory,
         arguments: &Args,
         no_library: Option<String>,
     ) -> Result<Self, CliError> {
@@ -109,7 +106,7 @@ impl<'p> Run<'p> {
             .map_err(|error| CliError::failure("fire trace", error, "build keel anew"))?;
         let name = format!("keel-demo-{}.region", std::process::id());
         let shared = Path::new("/dev/shm");
-        let folder = place.folder();
+        let folder = directory.folder();
         Ok(Self {
             folder,
             region: if shared.is_dir() {
@@ -134,7 +131,7 @@ impl<'p> Run<'p> {
     }
 
     fn status(&self) -> Option<Value> {
-        parts::status(&self.file("keel.sock"))
+        processes::status(&self.file("keel.sock"))
     }
 
     fn say(&self, say: Say<'_>, text: &str) -> Result<(), CliError> {
@@ -145,7 +142,7 @@ impl<'p> Run<'p> {
     }
 
     /// Publishes this program, which also contains the analysis, and serves it.
-    fn serve(&mut self) -> Result<(Part, String), CliError> {
+    fn serve(&mut self) -> Result<(Process, String), CliError> {
         let bin = self.file("tree/bin");
         let failed = |error: std::io::Error| CliError::io("tree", &error);
         std::fs::create_dir_all(&bin).map_err(failed)?;
@@ -155,7 +152,7 @@ impl<'p> Run<'p> {
             std::fs::copy(&own, &program).map_err(failed)?;
         }
         self.program_bytes = program.metadata().map_err(failed)?.len();
-        parts::demand(
+        processes::demand(
             self.folder,
             &["stream", "pack", "tree", "plant.store", "--level", "1"],
         )?;
@@ -167,7 +164,7 @@ impl<'p> Run<'p> {
             "127.0.0.1:0",
             "--insecure",
         ];
-        let mut server = Part::start(self.folder, "server", &arguments)?;
+        let mut server = Process::start(self.folder, "server", &arguments)?;
         let address = wait_for(PART_MAX, || {
             server.check()?;
             let said = server.said();
@@ -196,7 +193,7 @@ impl<'p> Run<'p> {
             None => (AT, format!("region_at = \"{AT}\"\n")),
             Some(_) => (RESULTS, String::new()),
         };
-        let (question, result) = (site::QUESTION, site::RESULT);
+        let (question, result) = (placement::QUESTION, placement::RESULT);
         format!(
             "[node]\nsocket = \"keel.sock\"\n\
              [store]\nimage = \"demo.img\"\ncreate_mebibytes = 64\ncommit_interval_ms = 100\n\
@@ -217,8 +214,8 @@ impl<'p> Run<'p> {
         )
     }
 
-    fn start_node(&self) -> Result<Part, CliError> {
-        let mut node = Part::start(
+    fn start_node(&self) -> Result<Process, CliError> {
+        let mut node = Process::start(
             self.folder,
             "node",
             &["run", "-c", "keel.toml", "--volatile-device"],
@@ -235,7 +232,7 @@ impl<'p> Run<'p> {
     /// Waits until the analysis runs and has declared its deadlines. Returns its process.
     fn wait_for_task(
         &self,
-        node: &mut Part,
+        node: &mut Process,
         limit: Duration,
         but: u64,
     ) -> Result<Option<u64>, CliError> {
@@ -251,7 +248,7 @@ impl<'p> Run<'p> {
     }
 
     /// Starts the shell program; `None` if it cannot be served.
-    fn start_reader(&self) -> Result<Option<Part>, CliError> {
+    fn start_reader(&self) -> Result<Option<Process>, CliError> {
         if self.no_library.is_some() {
             return Ok(None);
         }
@@ -265,7 +262,7 @@ impl<'p> Run<'p> {
             .arg(&self.region)
             .args(["--at", AT, "--", "sh", "-c", READER, "sh"]);
         command.arg(format!("{AT}/{}", program::SUMMARY)).arg(stop);
-        Part::start_command(self.folder, "reader", &mut command).map(Some)
+        Process::start_command(self.folder, "reader", &mut command).map(Some)
     }
 
     /// Returns whether the results are there for a program that starts now.
@@ -275,7 +272,7 @@ impl<'p> Run<'p> {
         }
         let region = self.region.display().to_string();
         let file = format!("{AT}/{}", program::SUMMARY);
-        let read = parts::ask(
+        let read = processes::ask(
             self.folder,
             &["mem", "run", &region, "--at", AT, "--", "cat", &file],
         )?;
@@ -287,23 +284,23 @@ impl<'p> Run<'p> {
         if self.no_library.is_some() {
             return Ok((None, None));
         }
-        parts::write(
+        processes::write(
             &self.file("line.txt"),
             "1 a line as long as the one in the region, to compare with 1\n",
         )?;
         let file = format!("{AT}/{}", program::SUMMARY);
         Ok((
-            look::shell_read_us(self.folder, Some(&self.region), &file),
-            look::shell_read_us(self.folder, None, "./line.txt"),
+            figures::shell_read_us(self.folder, Some(&self.region), &file),
+            figures::shell_read_us(self.folder, None, "./line.txt"),
         ))
     }
 
     /// Ends the shell program and adds its counters.
-    fn end_reader(&self, reader: Option<Part>, sum: &mut Counted) -> Result<(), CliError> {
+    fn end_reader(&self, reader: Option<Process>, sum: &mut Counted) -> Result<(), CliError> {
         let Some(mut reader) = reader else {
             return Ok(());
         };
-        parts::write(&self.file("reader.stop"), "")?;
+        processes::write(&self.file("reader.stop"), "")?;
         let line = wait_for(Duration::from_secs(10), || {
             let said = reader.said();
             let line = said.lines().rfind(|line| line.starts_with("counted "));
@@ -324,7 +321,12 @@ impl<'p> Run<'p> {
     }
 
     /// Waits for a trace time.
-    fn wait_for_trace(&self, node: &mut Part, feed: &Feed, time_ms: u64) -> Result<(), CliError> {
+    fn wait_for_trace(
+        &self,
+        node: &mut Process,
+        feed: &Feed,
+        time_ms: u64,
+    ) -> Result<(), CliError> {
         let limit = Duration::from_secs_f64(self.end_ms as f64 / 1e3 / self.speed) + PART_MAX;
         wait_for(limit, || {
             node.check()?;
@@ -372,8 +374,8 @@ impl<'p> Run<'p> {
                 "choose an empty folder for --dir",
             ));
         }
-        parts::write(&config, &text)?;
-        parts::write(&self.file(site::QUESTION), &site::question())?;
+        processes::write(&config, &text)?;
+        processes::write(&self.file(placement::QUESTION), &placement::question())?;
         let mut node = self.start_node()?;
         self.say(
             say,
@@ -453,7 +455,7 @@ impl<'p> Run<'p> {
         self.wait_for_trace(&mut node, &feed, self.end_ms)?;
         let after = self.wait_for_rest(&mut node, &feed)?;
         let stream = match &self.no_mount {
-            None => parts::demand(self.folder, &["stream", "status", "plant", "--json"])
+            None => processes::demand(self.folder, &["stream", "status", "plant", "--json"])
                 .ok()
                 .and_then(|text| serde_json::from_str::<Value>(&text).ok()),
             Some(_) => None,
@@ -470,7 +472,7 @@ impl<'p> Run<'p> {
         if let Some(error) = &record.error {
             return Err(CliError::failure("sensors", error, ""));
         }
-        let found = look::compare(self.folder, "demo.img", self.trace.sensors(), &record)?;
+        let found = figures::compare(self.folder, "demo.img", self.trace.sensors(), &record)?;
         let acknowledged = feed.acknowledged.load(Ordering::Relaxed);
         let mut promises = vec![
             Promise {
@@ -501,9 +503,9 @@ impl<'p> Run<'p> {
         ];
         promises.push(self.shared_promise(counted, survives, &after, costs));
         promises.push(self.streamed_promise(&before, stream.as_ref(), back));
-        let result = std::fs::read_to_string(self.file(site::RESULT)).unwrap_or_default();
+        let result = std::fs::read_to_string(self.file(placement::RESULT)).unwrap_or_default();
         let result: Value = serde_json::from_str(&result).unwrap_or_default();
-        promises.push(site::placed_promise(&before, &after, &result));
+        promises.push(placement::placed_promise(&before, &after, &result));
         promises.push(forwarded_promise(&after, &sink));
         Ok(Summary {
             promises,
@@ -520,7 +522,7 @@ impl<'p> Run<'p> {
         feed: &Feed,
         cut: Instant,
         acknowledged: u64,
-    ) -> Result<(Part, BackAfter), CliError> {
+    ) -> Result<(Process, BackAfter), CliError> {
         let ms = || cut.elapsed().as_secs_f64() * 1e3;
         let mut node = self.start_node()?;
         let mut back = BackAfter {
@@ -535,7 +537,7 @@ impl<'p> Run<'p> {
                 back.readings = Some(ms());
             }
             let status = self.status().unwrap_or_default();
-            let is_task_back = look::instances(&status).0 > 0
+            let is_task_back = figures::instances(&status).0 > 0
                 && status["tasks"][0]["state"] == "running"
                 && status["tasks"][0]["declared_by"] == "program";
             if back.task.is_none() && is_task_back {
@@ -548,7 +550,7 @@ impl<'p> Run<'p> {
     }
 
     /// Waits until all readings are upstream and the job has run. Returns the status at that time.
-    fn wait_for_rest(&self, node: &mut Part, feed: &Feed) -> Result<Value, CliError> {
+    fn wait_for_rest(&self, node: &mut Process, feed: &Feed) -> Result<Value, CliError> {
         let limit = PART_MAX / 2;
         let found = wait_for(limit, || {
             node.check()?;
@@ -688,7 +690,7 @@ fn bounded_promise(before: &Value, after: &Value) -> Promise {
 }
 
 fn deadline_promise(before: &Value, after: &Value) -> Promise {
-    let (first, second) = (look::instances(before), look::instances(after));
+    let (first, second) = (figures::instances(before), figures::instances(after));
     let (instances, late) = (first.0 + second.0, first.1 + second.1);
     let percent = if instances == 0 {
         100.0
@@ -707,7 +709,7 @@ fn deadline_promise(before: &Value, after: &Value) -> Promise {
     }
 }
 
-/// The half of the deadlines' promise that is never shown: a model takes minutes on a machine that does nothing else.
+/// The half of the deadlines' promise that is never shown: a model takes minutes on an idle machine.
 fn controlled_promise(after: &Value) -> Promise {
     let mode = after["qos"]["mode"].as_str().unwrap_or("open");
     Promise {

@@ -1,4 +1,4 @@
-//! Waits after failures: the wait doubles each time and half of it is random, so that nodes that lost the same upstream
+//! Waits after failures: the wait doubles each time, and half of it is random. So nodes that lost the same upstream
 //! together do not reconnect together.
 
 use std::hash::{BuildHasher, Hasher, RandomState};

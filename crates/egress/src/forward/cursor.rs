@@ -1,8 +1,7 @@
 //! The durable cursor of one upstream: its record, and the file of records in the store. `SPEC.md` defines every byte.
 //!
-//! **Invariants:** decoding trusts no number in the file; of several records, the intact one with the highest sequence
-//! number counts, so that an append torn by a power cut leaves the previous record valid; a record has exactly one
-//! encoding.
+//! **Invariants:** decoding trusts no number in the file. Of several records, the intact one with the highest sequence
+//! number counts. So an append torn by a power cut leaves the previous record valid. A record has exactly one encoding.
 
 use super::figures::{COUNTERS, Counters};
 

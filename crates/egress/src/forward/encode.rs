@@ -40,8 +40,8 @@ impl Encoder {
         }
     }
 
-    /// Builds the constant text before each reading of a key: topic and beginning of the payload, separated by a zero
-    /// byte if there is a topic.
+    /// Builds the constant text before each reading of a key: topic and beginning of the payload. A zero byte separates
+    /// them if there is a topic.
     pub(crate) fn prefix(&self, key: &str) -> Result<Vec<u8>, Refusal> {
         // Damage can lose a key's name.
         if key.is_empty() {
@@ -167,7 +167,7 @@ impl Encoder {
 }
 
 /// Returns the field name of a line, with its `=`. Databases fix the type of a field with the first value of a
-/// measurement and then refuse other types, so each type has its own field. An unsigned number that fits is written as
+/// measurement, and then refuse other types. So each type has its own field. An unsigned number that fits is written as
 /// a signed one, since not every database has unsigned fields.
 fn line_field(value: &Value<'_>) -> &'static [u8] {
     match value {
@@ -180,9 +180,9 @@ fn line_field(value: &Value<'_>) -> &'static [u8] {
     }
 }
 
-/// Returns whether a text can be a value of a line. Line breaks stand for themselves within the quotes. But if the last
-/// line of a text looks like the beginning of another line with a text (`name field=`), a receiver such as a node takes
-/// the closing quote for the opening one of a later line, and refuses everything behind it.
+/// Returns whether a text can be a value of a line. Line breaks stand for themselves within the quotes. But the last
+/// line of a text may look like the beginning of another line with a text (`name field=`). Then a receiver such as a
+/// node takes the closing quote for the opening one of a later line, and refuses everything behind it.
 #[must_use]
 pub fn has_line_form(text: &str) -> bool {
     text.rsplit_once('\n')
@@ -234,8 +234,8 @@ pub(crate) fn push_plain(out: &mut Vec<u8>, value: &Value<'_>) {
     }
 }
 
-/// Writes the value of a member `value`, which is finite; behind it, if it is a whole number above 2^53 in magnitude,
-/// the member `value_text` with its digits, because most readers of JSON keep numbers as doubles.
+/// Writes the value of a member `value`, which is finite. A whole number above 2^53 in magnitude is followed by the
+/// member `value_text` with its digits, because most readers of JSON keep numbers as doubles.
 pub(crate) fn push_value(out: &mut Vec<u8>, value: &Value<'_>) {
     match value {
         Value::Text(text) => push_json_text(out, text),
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_form_is_refused_by_its_reason() {
+    fn a_value_without_a_form_is_refused_by_its_reason() {
         let line = encoder(None, Format::Line);
         for (value, why) in [
             (Value::Float(f64::NAN), Refusal::NotFinite),

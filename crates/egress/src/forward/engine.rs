@@ -6,10 +6,10 @@
 //! how many readings may have been sent beyond the durable cursor.
 //!
 //! **Invariants:** a part's cursor moves over a unit only when that unit and all before it have been acknowledged or
-//! refused; readings sent beyond the durable cursor never exceed the window; each reading that is not sent is counted;
-//! the readings and bytes that wait in the engine are limited.
+//! refused. Readings sent beyond the durable cursor never exceed the window. Each reading that is not sent is counted.
+//! The readings and bytes that wait in the engine are limited.
 //!
-//! **After a lost connection** everything that was not acknowledged in order is read from the log again: nothing is
+//! **After a lost connection** everything that was not acknowledged in order is read from the log again. Nothing is
 //! kept in memory for that, however long the outage lasts.
 
 mod explain;
@@ -18,7 +18,7 @@ mod size;
 use super::cursor::{CursorRecord, PARTS_MAX, Span};
 use super::encode::{Encoder, split_prefix};
 use super::figures::{Counters, Refusal};
-use super::options::{Late, Order, UpstreamOptions};
+use super::options::{Late, Order, UNANSWERED_MAX, UpstreamOptions};
 use super::rules::{Plan, Slots, rule_of};
 use base::seeded_bug::SeededBug;
 use db::Time;
@@ -28,10 +28,6 @@ use std::collections::VecDeque;
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Largest number of readings requested from the log at a time.
 const READ_READINGS_MAX: usize = 4096;
-/// Limit of each of: readings without an answer, readings that wait to be sent, and units in memory. So a slow link and
-/// the memory hold no more than this, however large the window is. A lost connection leaves no more than this
-/// unanswered; a longer backlog comes from an outage.
-pub(super) const UNANSWERED_MAX: u32 = 10_000;
 
 /// A reading as it is passed to the engine.
 #[derive(Clone, Copy, Debug)]
@@ -127,9 +123,9 @@ pub struct Engine {
     order: Order,
     batch_readings_max: u32,
     batch_bytes_max: usize,
-    /// The same limit for units of several readings, as far as the upstream is known to accept them; and the number of
-    /// units that it has accepted since then.
+    /// The same limit for units of several readings, as far as the upstream is known to accept them.
     shared_bytes_max: usize,
+    /// Number of units that the upstream has accepted since that limit last changed.
     shared_taken: u32,
     /// The limit that the upstream has announced for them.
     shared_bytes_said: usize,
@@ -277,8 +273,8 @@ impl Engine {
         self.written_oldest.min(self.oldest_wanted())
     }
 
-    /// Returns the first unit that was sent and has no answer: its token, the number of the reading that its part is
-    /// at, and its number of readings.
+    /// Returns the first unit that was sent and has no answer: its token, the next reading of its part, and its number
+    /// of readings.
     #[must_use]
     pub fn front(&self) -> Option<(u64, u64, u32)> {
         let unit = self.units.front().filter(|_| self.sent_units > 0)?;
@@ -387,7 +383,7 @@ impl Engine {
         let Some(index) = self.parts.iter().position(|one| one.id == part) else {
             return;
         };
-        // A unit belongs to one part, and contains either only new or only repeated readings: a mixed unit could wait
+        // A unit belongs to one part, and contains either only new or only repeated readings. A mixed unit could wait
         // for window space that it occupies itself.
         let is_new = entry.lsn >= self.parts[index].sent;
         let ends = |draft: &Unit| draft.part != part || (draft.again > 0 && is_new);
@@ -742,8 +738,8 @@ impl Engine {
         }
         let waited = now_ms.saturating_sub(self.cursor_written_ms);
         if self.unwritten == 0 {
-            // Readings that are not wanted move the cursor, too: otherwise a start would have to read them again, and
-            // would count those that retention has deleted meanwhile as lost.
+            // Readings that are not wanted move the cursor, too. Otherwise a start would read them again, and would
+            // count as lost those that retention has deleted meanwhile.
             return self.oldest_wanted() != self.written_oldest
                 && (force || waited >= CURSOR_MS_MAX);
         }

@@ -25,10 +25,11 @@ pub struct Forwarder<D: BlockDevice + 'static> {
     clock_wait_ms_max: u64,
     was_lost: bool,
     writes: u64,
-    /// When this was created; whether it has waited for the node's clock since; whether every segment is indexed, so
-    /// that readings of earlier boots can be dated. Times on the monotonic clock, in ms.
+    /// When this was created, on the monotonic clock, in ms.
     begun_ms: u64,
+    /// Whether it has waited for the node's clock since then.
     has_waited: bool,
+    /// Whether every segment is indexed, so that readings of earlier boots can be dated.
     is_indexed: bool,
     /// Number of the oldest unacknowledged reading, and when it arrived, on the monotonic clock, in ms.
     oldest: Option<(u64, i64)>,

@@ -1,9 +1,10 @@
 //! The thread of all upstreams: one runtime, separate from everything that takes readings.
 
+use super::context::Context;
 use super::figures::{Counters, UpstreamState};
 use super::forwarder::Forwarder;
 use super::options::{UPSTREAMS_MAX, UpstreamOptions};
-use super::run::{Context, run};
+use super::run::run;
 use crate::Error;
 use base::block::BlockDevice;
 use base::clock::Clock;
@@ -39,8 +40,8 @@ pub struct Prepared<D: BlockDevice + 'static> {
 
 impl<D: BlockDevice + 'static> Prepared<D> {
     /// Finds or creates the cursor of each upstream. Unusable upstreams are named with the reason, and the others go
-    /// on: an error of [`Forwarder::open`], or [`Error::OptionInvalid`] for two of one name, or too many. As long as an
-    /// unusable upstream wants the log kept, the whole log is held, since its cursor is unknown.
+    /// on. The reason is an error of [`Forwarder::open`], or [`Error::OptionInvalid`] for two of one name, or too many.
+    /// As long as an unusable upstream wants the log kept, the whole log is held, since its cursor is unknown.
     #[must_use]
     pub fn new(
         db: Arc<Database<Store<D>>>,

@@ -2,11 +2,12 @@
 //!
 //! **Files:** `options.rs` options of an upstream, `rules.rs` which readings go, `encode.rs` their format, `engine.rs`
 //! what is sent, sent again and passed over, `cursor.rs` the record of the progress, `place.rs` its file in the store,
-//! `forwarder.rs` the engine at work on a database, `figures.rs` counters, `backoff.rs` waits, `run.rs` one upstream
-//! from connection to connection, `wire.rs` a connection, `mqtt/` and `post.rs` the two protocols, `forwarding.rs` the
-//! thread that runs them all.
+//! `forwarder.rs` the engine at work on a database, `figures.rs` counters, `backoff.rs` waits, `context.rs` the state
+//! of one upstream, `run.rs` its connections one after the other, `wire.rs` a connection, `mqtt/` and `post.rs` the two
+//! protocols, `forwarding.rs` the thread that runs them all.
 
 pub(crate) mod backoff;
+mod context;
 pub mod cursor;
 pub(crate) mod encode;
 pub mod engine;

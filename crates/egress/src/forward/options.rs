@@ -1,6 +1,5 @@
 //! The options of an upstream: where it is, what it gets, and every limit.
 
-use super::engine::UNANSWERED_MAX;
 use crate::{Error, Secret};
 use std::fmt;
 
@@ -20,6 +19,10 @@ pub const WINDOW_RANGE: (u32, u32) = (2, 1_000_000);
 pub const BATCH_BYTES_RANGE: (usize, usize) = (1024, 8 << 20);
 /// Longest wait of any kind, in ms.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
+/// Limit of each of: readings without an answer, readings that wait to be sent, and units in memory. So a slow link and
+/// the memory hold no more than this, however large the window is. A lost connection leaves no more than this
+/// unanswered; a longer backlog comes from an outage.
+pub(super) const UNANSWERED_MAX: u32 = 10_000;
 
 /// In which order a backlog is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,7 +203,7 @@ pub struct UpstreamOptions {
     pub backoff_ms_min: u64,
     /// Longest wait after a failure, in ms.
     pub backoff_ms_max: u64,
-    /// How long after the start nothing is sent while the node's clock is not trusted, in ms: readings dated meanwhile
+    /// How long after the start nothing is sent while the node's clock is not trusted, in ms. Readings dated meanwhile
     /// would keep a wrong time upstream for good.
     pub clock_wait_ms_max: u64,
     /// A reading at which every connection ends is passed over after this time at the earliest, in ms.
@@ -356,7 +359,7 @@ fn check_target(options: &UpstreamOptions) -> Result<(), Error> {
             if options.format == Format::Number && options.is_batched() {
                 return bad(
                     "topic",
-                    "must hold {key} where the payload is a number: nobody could tell whose it is",
+                    "must hold {key} where the payload is a number: the payload does not name the key",
                 );
             }
             if *keep_alive_seconds == 0 || *inflight_max == 0 {

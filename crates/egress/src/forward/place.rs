@@ -1,7 +1,7 @@
 //! The files of cursors: one for each upstream in the flash store, to which records are appended.
 //!
 //! **Cost.** An append is one write and one flush, like every append of the store. A file that has grown to
-//! [`FILE_BYTES_MAX`] is replaced by its last record, which takes four writes and two flushes, about once in a hundred
+//! [`FILE_BYTES_MAX`] is replaced by its last record. This takes four writes and two flushes, about once in a hundred
 //! appends.
 
 use super::cursor::{CursorRecord, FILE_BYTES_MAX, Found, READ_BYTES_MAX};

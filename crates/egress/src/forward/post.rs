@@ -2,9 +2,9 @@
 //! flight, the next one is read and encoded, and the cursor is written. A body is sent from the buffer that it was
 //! encoded into, and the buffer is used again.
 
+use super::context::{Context, Leave, POLL_MS_MAX, PUBLISH_MS};
 use super::forwarder::Forwarder;
 use super::options::{Target, UpstreamOptions};
-use super::run::{Context, Leave, POLL_MS_MAX, PUBLISH_MS};
 use super::wire::{self, Wire};
 use crate::Secret;
 use base::block::BlockDevice;
@@ -330,8 +330,8 @@ fn send<D: BlockDevice + 'static>(forwarder: &mut Forwarder<D>) -> Option<(u64, 
 }
 
 /// Uses the time in which a request is in flight: writes the cursor if that is due, and reads and encodes the next
-/// body. Ends when that body is ready, nothing more can be read, or there is an answer; and after the time that an
-/// answer may take, because the wait for it is limited only afterwards.
+/// body. Ends when that body is ready, nothing more can be read, or there is an answer. It also ends after the time
+/// that an answer may take, because the wait for it is limited only afterwards.
 async fn prepare<D: BlockDevice + 'static>(
     forwarder: &mut Forwarder<D>,
     context: &mut Context,

@@ -69,8 +69,8 @@ pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
     Ok(Box::new(stream))
 }
 
-/// Connects to the address that answers first. The attempts start one after the other, so that a host with an
-/// unreachable address (such as IPv6 behind many routers) is reached by the next one.
+/// Connects to the address that answers first. The attempts start one after the other. So a host with an unreachable
+/// address, such as IPv6 behind many routers, is reached by the next one.
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for (at, one) in (0..ADDRESSES_MAX).zip(addresses) {

@@ -1,9 +1,9 @@
-//! Who may send requests: access by token, or without tokens by the host name that the browser uses.
+//! Access control: by token, or without tokens by the host name that the browser uses.
 //!
-//! Without tokens everybody on this machine may read. A foreign page in a browser on this machine must not: it may have
-//! pointed its own name to this machine (DNS rebinding). So only addresses, `localhost` and the configured names are
-//! answered. A page may also send to an address without being able to read the answer; so a request that writes must
-//! not come from a page (`Origin`). This holds with tokens, too: a browser may add credentials that it has kept.
+//! Without tokens every program on this machine may read. A foreign page in a browser on this machine must not: it may
+//! have pointed its own name to this machine (DNS rebinding). So only addresses, `localhost` and the configured names
+//! are answered. A page may also send to an address without being able to read the answer. So a request that writes
+//! must not come from a page (`Origin`). This holds with tokens, too: a browser may add credentials that it has kept.
 
 use std::net::IpAddr;
 
@@ -153,8 +153,8 @@ impl Tokens {
         self.0.iter().any(|token| token.writes)
     }
 
-    /// Returns whether the request carries one of them with this right, as `Authorization: Bearer …` or, as clients of
-    /// InfluxDB do, as `Token …` or as name and password (`Basic …`).
+    /// Returns whether the request carries one of them with this right, as `Authorization: Bearer …`. Clients of
+    /// InfluxDB send `Token …`, or name and password (`Basic …`).
     pub(crate) fn admit(&self, headers: &HeaderMap, right: Right) -> Admission {
         let Some(given) = headers.get(header::AUTHORIZATION) else {
             return Admission::Unknown;

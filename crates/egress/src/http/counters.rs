@@ -214,8 +214,8 @@ pub struct HttpFigures {
     pub write_refused: u64,
     /// Their readings that were dropped to shed load, as the keys' `shed = "drop"` says.
     pub write_shed: u64,
-    /// Requests of permitted writers that were told to come back, because there were too many bodies or requests; and,
-    /// where writing is on, refused connections, which may have been theirs.
+    /// Requests of permitted writers that were told to come back, because there were too many bodies or requests. Where
+    /// writing is on, also refused connections, which may have been theirs.
     pub writes_turned_away: u64,
     /// Refused requests and connections by reason.
     pub refused: std::collections::BTreeMap<String, u64>,

@@ -21,11 +21,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 use super::answer::{Refused, json, typed};
+use super::app::App;
 use super::counters::Refusal;
-use super::options::{HISTORY_READS_MAX, HISTORY_WAITING_MAX};
+use super::options::HISTORY_WAITING_MAX;
 use super::points::{Columns, PIECES_MAX, Points};
 use super::query::Query;
-use super::routes::App;
 use super::source::Source;
 use super::values::{Nanoseconds, Shown, object, shown};
 
@@ -38,30 +38,8 @@ const LAST_MS: i64 = 3_600_000;
 const LIMIT: i64 = 10_000;
 const LIMIT_MAX: i64 = 1_000_000;
 
-/// Limits how many queries read history, and how many wait.
-pub(crate) struct Turns {
-    reads: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self {
-            reads: Arc::new(Semaphore::new(HISTORY_READS_MAX)),
-            waiting: Arc::new(Semaphore::new(HISTORY_WAITING_MAX)),
-        }
-    }
-}
-
-impl Turns {
-    /// Reserves a place among the queries that read or wait.
-    fn place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.waiting).try_acquire_owned().ok()
-    }
-}
-
 fn place(app: &App) -> Result<OwnedSemaphorePermit, Refused> {
-    app.turns.place().ok_or_else(|| {
+    app.history_permits.place().ok_or_else(|| {
         app.counters.refuse(Refusal::History);
         let wrong = format!("{HISTORY_WAITING_MAX} questions for history wait already");
         Refused::new(Code::Busy, "history", wrong, "ask again later")
@@ -101,14 +79,14 @@ fn range(source: &dyn Source, query: &mut Query) -> Result<(i64, i64), Refused> 
 
 /// How much of the log was read, and what was unreadable.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Seen {
+struct ReadReport {
     bytes_read: u64,
     records_damaged: u64,
     readings_missing: u64,
     segments_gone: u64,
 }
 
-impl Seen {
+impl ReadReport {
     fn of(cursor: &HistoryCursor) -> Self {
         let report = cursor.report();
         Self {
@@ -136,7 +114,7 @@ struct Answer<'a> {
     complete: bool,
     series: Vec<Series<'a>>,
     #[serde(flatten)]
-    seen: Seen,
+    seen: ReadReport,
 }
 
 /// Returns down-sampled history of a few keys.
@@ -177,7 +155,7 @@ pub(crate) async fn points(app: &App, mut query: Query) -> Result<Response, Refu
         series,
     };
     let complete = loop {
-        let turn = Arc::clone(&app.turns.reads).acquire_owned().await;
+        let turn = Arc::clone(&app.history_permits.reads).acquire_owned().await;
         let source = Arc::clone(source);
         let slice = tokio::task::spawn_blocking(move || {
             let more = read.slice(&*source);
@@ -208,7 +186,7 @@ pub(crate) async fn points(app: &App, mut query: Query) -> Result<Response, Refu
                 columns: points.columns(),
             })
             .collect(),
-        seen: Seen::of(&read.cursor),
+        seen: ReadReport::of(&read.cursor),
     }))
 }
 
@@ -301,8 +279,8 @@ pub(crate) fn readings(app: &App, mut query: Query) -> Result<Response, Refused>
     };
     let body = ReadingsBody {
         source: Arc::clone(&app.source),
-        reads: Arc::clone(&app.turns.reads),
-        waiting: Arc::clone(&app.turns.waiting),
+        reads: Arc::clone(&app.history_permits.reads),
+        waiting: Arc::clone(&app.history_permits.waiting),
         state: Reading::Idle(Box::new(read)),
         place: Some(place),
     };
@@ -400,9 +378,9 @@ impl ReadingsRead {
             complete: bool,
             error: Option<String>,
             #[serde(flatten)]
-            seen: Seen,
+            seen: ReadReport,
         }
-        let seen = Seen::of(&self.cursor);
+        let seen = ReadReport::of(&self.cursor);
         let damaged = seen.records_damaged > 0 || seen.readings_missing > 0;
         let end = End {
             end: true,

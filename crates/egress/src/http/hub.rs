@@ -1,7 +1,7 @@
 //! The hub: looks for changes while the stream has readers, encodes each update once, and hands it to all readers.
 //!
 //! **Method.** Each object has a counter of its puts. In each period (250 ms by default) the hub compares these counts
-//! with those that it has seen, reads the values of the objects that differ, and writes them into one message. Every
+//! with those that it has seen. It reads the values of the objects that differ, and writes them into one message. Every
 //! reader of all keys gets this message as it is. For a reader of some keys the matching pieces are put together. Of
 //! several puts in one period the latest value is shown; `replaced` counts the others.
 
@@ -95,7 +95,7 @@ impl Hub {
         asker: &Asker,
         mut stop: latest::Receiver<bool>,
     ) {
-        let mut look = Look {
+        let mut scan = Scan {
             hub: self,
             source,
             seen: Vec::new(),
@@ -108,10 +108,10 @@ impl Hub {
                     () = self.comes.notified() => {}
                     _ = stop.wait_for(|stop| *stop) => break,
                 }
-                look.begin().await;
+                scan.begin().await;
             }
             tokio::select! {
-                () = look.while_read(asker) => {}
+                () = scan.while_read(asker) => {}
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -122,7 +122,7 @@ impl Hub {
 }
 
 /// The state that the hub has seen.
-struct Look<'h> {
+struct Scan<'h> {
     hub: &'h Hub,
     source: &'h dyn Source,
     /// Puts of each object when the hub last looked at it.
@@ -132,7 +132,7 @@ struct Look<'h> {
     buffer: Vec<u8>,
 }
 
-impl Look<'_> {
+impl Scan<'_> {
     /// Starts after a time without readers: updates of that time are counted, but not shown.
     async fn begin(&mut self) {
         let objects = self.source.objects();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::http::query::Query;
-use crate::http::reader::Wanted;
+use crate::http::reader::StreamRequest;
 use crate::http::status::{State, Status, status_channel};
 use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key};
 use serde_json::{Value, json};
@@ -115,16 +115,16 @@ fn start(objects: usize) -> Running {
     }
 }
 
-fn join(running: &Running, wanted: Wanted, bytes_max: usize) -> Arc<Reader> {
+fn join(running: &Running, wanted: StreamRequest, bytes_max: usize) -> Arc<Reader> {
     let reader = Reader::new(wanted, bytes_max);
     running.hub.join(&reader);
     reader
 }
 
-fn all() -> Wanted {
-    Wanted {
+fn all() -> StreamRequest {
+    StreamRequest {
         current: true,
-        ..Wanted::default()
+        ..StreamRequest::default()
     }
 }
 
@@ -200,9 +200,9 @@ async fn an_update_is_encoded_once_for_all_and_a_pattern_gets_its_own() {
     let pattern = Some("a".to_owned());
     let some = join(
         &running,
-        Wanted {
+        StreamRequest {
             pattern,
-            ..Wanted::default()
+            ..StreamRequest::default()
         },
         1 << 20,
     );
@@ -273,7 +273,7 @@ async fn a_slow_reader_holds_one_queue_is_told_what_it_missed_and_ends_with_the_
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn who_comes_back_is_told_what_passed_meanwhile() {
+async fn a_reader_that_comes_back_gets_the_updates_it_missed() {
     let running = start(2);
     let reader = join(&running, all(), 1 << 20);
     ticks(1).await;
@@ -293,7 +293,7 @@ async fn who_comes_back_is_told_what_passed_meanwhile() {
     }
     let again = join(
         &running,
-        Wanted {
+        StreamRequest {
             seen: last,
             ..all()
         },
@@ -306,7 +306,7 @@ async fn who_comes_back_is_told_what_passed_meanwhile() {
     let other = Some(EventId { run: 1, updates: 0 });
     let stranger = join(
         &running,
-        Wanted {
+        StreamRequest {
             seen: other,
             ..all()
         },
@@ -319,13 +319,13 @@ async fn who_comes_back_is_told_what_passed_meanwhile() {
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn the_status_comes_once_a_second_and_silence_has_a_sign_of_life() {
     let running = start(1);
-    let wanted = Wanted {
+    let wanted = StreamRequest {
         status: true,
-        ..Wanted::default()
+        ..StreamRequest::default()
     };
     let (told, silent) = (
         join(&running, wanted, 1 << 20),
-        join(&running, Wanted::default(), 1 << 20),
+        join(&running, StreamRequest::default(), 1 << 20),
     );
     ticks(60).await;
     let statuses = take(&told)

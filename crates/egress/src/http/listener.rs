@@ -1,10 +1,10 @@
 //! Connections and their limits. Everything here runs on the caller's thread, beside its other work.
 //!
 //! **Limits.** When the maximum number of connections is reached, the connection that has been idle longest is closed
-//! for the new one, so that a client with many idle connections locks nobody out. If none is idle, the new client gets
-//! an error and is closed. The head of a request has a timeout, an idle connection is closed, and so is a connection
-//! that does not read its answers. A connection is idle if it has no answer to wait for and none to take: an answer
-//! that a slow client is taking ends only with a write that makes no progress.
+//! for the new one. So a client with many idle connections locks no other client out. If none is idle, the new client
+//! gets an error and is closed. The head of a request has a timeout, an idle connection is closed, and so is a
+//! connection that does not read its answers. A connection is idle if it has no answer to wait for and none to take. An
+//! answer that a slow client is taking ends only with a write that makes no progress.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -32,19 +32,19 @@ use tokio::sync::{Notify, Semaphore, watch as latest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
+use super::app::App;
 use super::counters::{Counters, Refusal, add, less};
-use super::history::Turns;
 use super::hub::Hub;
+use super::limits::{HistoryPermits, Pace, Places};
 use super::options::{
     HEAD_BYTES_MAX, HEAD_SECONDS_MAX, HEADERS_MAX, HttpOptions, IDLE_SECONDS_MAX,
     SEND_BUFFER_BYTES, STALLED_SECONDS_MAX, WRITES_MAX,
 };
 use super::patient::{Patient, Traffic};
-use super::routes::{self, App, Client, Pace};
+use super::routes::{self, Client};
 use super::source::Source;
 use super::status::Asker;
-use super::stream::Places;
-use super::write::Writer;
+use super::write_queue::Writer;
 
 /// Length of the accept queue.
 const BACKLOG: u32 = 128;
@@ -130,7 +130,7 @@ impl Bound {
             asker: asker.clone(),
             hub: Arc::clone(&hub),
             places: Arc::new(Places::default()),
-            turns: Turns::default(),
+            history_permits: HistoryPermits::default(),
             bodies: Arc::new(Semaphore::new(
                 options
                     .write

@@ -4,7 +4,7 @@ use super::*;
 use crate::http::options::HISTORY_WAITING_MAX;
 use crate::http::options::WriteLimits;
 use crate::http::status::status_channel;
-use crate::http::write::{Taken, Writes, Written, write_channel};
+use crate::http::write_queue::{Taken, Writes, Written, write_channel};
 use db::value::Value;
 use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
 use std::ops::ControlFlow;
@@ -194,7 +194,7 @@ async fn is_whole(stream: &mut TcpStream, head: &str) -> bool {
 }
 
 #[test]
-fn what_a_newcomer_is_told_is_json_of_one_line() {
+fn the_answer_to_a_surplus_client_is_json_of_one_line() {
     assert!(!NO_PLACE.contains('\n'));
     serde_json::from_str::<serde_json::Value>(NO_PLACE).unwrap();
 }
@@ -356,7 +356,7 @@ async fn a_refused_body_is_read_to_its_end_so_that_its_sender_sees_the_answer() 
 }
 
 #[tokio::test]
-async fn what_was_shed_is_told_with_success() {
+async fn shed_readings_are_reported_with_success() {
     let test = async {
         let (node, mut writes) = start_writing();
         tokio::task::spawn_local(async move {
@@ -385,7 +385,7 @@ async fn what_was_shed_is_told_with_success() {
 }
 
 #[tokio::test]
-async fn who_may_not_write_turns_no_writer_away() {
+async fn clients_that_may_not_write_turn_no_writer_away() {
     let test = async {
         let mut options = writing();
         options.requests_per_second_max = 1;
@@ -458,7 +458,7 @@ async fn slow_downloads_of_readings_leave_history_to_others() {
 }
 
 #[tokio::test]
-async fn who_finds_every_place_for_history_taken_is_told_when_to_come_back() {
+async fn a_query_without_a_place_for_history_is_told_when_to_come_back() {
     let test = async {
         let node = start(64);
         let source = Arc::clone(&node.source);

@@ -6,24 +6,27 @@
 //! users see.
 //!
 //! **Must not know:** what the figures of a node mean beyond their names in `keel status --json`, bytes on flash, the
-//! controller, configuration files, what a line of a body says: the owner of the intake takes it.
+//! controller, configuration files. Nor what a line of a body says: the owner of the intake takes it.
 //!
 //! **Invariants:** everything except reads of history runs on the caller's one network thread, in slices, and never
-//! blocks; every input and every queue has a limit; what exceeds a limit is refused or dropped, counted by reason, and
-//! reported; nothing can be written unless the operator permits it; lines are acknowledged only once they are durable;
-//! while the stream has no reader, the hub looks at nothing.
+//! blocks. Every input and every queue has a limit. What exceeds a limit is refused or dropped, counted by reason, and
+//! reported. Nothing can be written unless the operator permits it. Lines are acknowledged only once they are durable.
+//! While the stream has no reader, the hub reads no values.
 //!
-//! **Files:** `options.rs`, `counters.rs`, `listener.rs` connections and their limits, `patient.rs` stalled writes,
-//! `access.rs` tokens and names, `routes.rs` from a request to an answer, `answer.rs` error answers, `query.rs` input
-//! from clients, `values.rs`, `history.rs`, `points.rs` down-sampling, `hub.rs`, `reader.rs` and `stream.rs` the live
-//! stream, `status.rs`, `metrics.rs` with its table `metric_table.rs`, `page.rs`, `write.rs` lines that clients send,
-//! `unpack.rs` gzip.
+//! **Files:** `options.rs`, `counters.rs`, `listener.rs` connections and their limits, `limits.rs` limits of requests,
+//! streams and queries, `patient.rs` stalled writes, `access.rs` tokens and names, `app.rs` the state of all requests,
+//! `routes.rs` from a request to an answer, `answer.rs` error answers, `query.rs` input from clients, `values.rs`,
+//! `history.rs`, `points.rs` down-sampling, `hub.rs`, `reader.rs` and `stream.rs` the live stream, `status.rs`,
+//! `metrics.rs` with its table `metric_table.rs`, `page.rs`, `write.rs` lines that clients send, `write_queue.rs` their
+//! way to the intake, `unpack.rs` gzip.
 
 mod access;
 mod answer;
+mod app;
 mod counters;
 mod history;
 mod hub;
+mod limits;
 mod listener;
 mod metric_table;
 mod metrics;
@@ -42,6 +45,7 @@ mod stream;
 pub mod unpack;
 mod values;
 mod write;
+mod write_queue;
 
 pub use access::{TOKEN_LETTERS_MIN, Token, TokenError, Tokens};
 pub use counters::{Counters, HttpFigures};
@@ -52,6 +56,6 @@ pub use options::{HttpOptions, OptionError, WriteLimits};
 pub use page::has_page;
 pub use source::Source;
 pub use status::{Asker, Question, Questions, State, Status, status_channel};
-pub use write::{
+pub use write_queue::{
     RefusedLine, Taken, TimeUnit, WriteRequest, Writer, Writes, Written, write_channel,
 };

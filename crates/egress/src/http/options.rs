@@ -79,7 +79,7 @@ pub enum OptionError {
     #[error("{0} can be reached from other machines, and there are no tokens")]
     Open(SocketAddr),
     /// Every client that reaches the address could write readings.
-    #[error("{0} can be reached from other machines, and there are no tokens for those who write")]
+    #[error("{0} can be reached from other machines, and there are no tokens for writing")]
     OpenToWriters(SocketAddr),
     /// A limit of 0.
     #[error("{0} is 0")]

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_page_names_is_there() {
+    fn every_file_that_the_page_names_exists() {
         assert_eq!(has_page(), !FILES.is_empty());
         let mut names = 0;
         for part in INDEX.split(&['"', '\''][..]) {

@@ -1,16 +1,16 @@
 //! The query parameters in `/openapi.json` against those that the routes read: names, types, limits, and which of them
 //! a request must have.
 
+use super::app::App;
 use super::counters::Counters;
-use super::history::Turns;
 use super::hub::Hub;
+use super::limits::{HistoryPermits, Pace, Places};
 use super::options::{HttpOptions, WriteLimits};
 use super::query::asked::{self, Kind};
-use super::routes::{self, App, Client, OPENAPI, Pace};
+use super::routes::{self, Client, OPENAPI};
 use super::source::Source;
 use super::status::status_channel;
-use super::stream::Places;
-use super::write::write_channel;
+use super::write_queue::write_channel;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -71,7 +71,7 @@ fn app() -> Arc<App> {
         body_bytes_max: 1_000,
     });
     let counters = Arc::new(Counters::default());
-    // Nobody answers for the node: what comes behind the query is refused, which is no matter here.
+    // No node answers, so a valid query is refused later. That does not matter here.
     let (asker, _) = status_channel();
     let (writer, _) = write_channel();
     Arc::new(App {
@@ -81,7 +81,7 @@ fn app() -> Arc<App> {
         counters,
         asker,
         places: Arc::new(Places::default()),
-        turns: Turns::default(),
+        history_permits: HistoryPermits::default(),
         bodies: Arc::new(Semaphore::new(1)),
         writer,
         pace: Pace::new(1_000, Instant::now()),

@@ -9,8 +9,8 @@ use serde::Serialize;
 /// Largest number of pieces of all keys of one query.
 pub(crate) const PIECES_MAX: usize = 20_000;
 
-/// Sums are kept as this part of themselves, so that no sum of as many values as a piece counts is beyond the range of
-/// numbers. A power of two changes no digit of any but the least numbers.
+/// Sums are kept as this part of themselves. So no sum of the values of a piece exceeds the range of numbers. A power
+/// of two changes no digit of any but the least numbers.
 const SUM_PART: f64 = 1.0 / 4_294_967_296.0;
 
 /// One piece of time.
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_counted_apart() {
+    fn values_that_are_no_numbers_are_counted_apart() {
         let mut points = Points::new(0, 10, 1);
         points.add(0, b"topen");
         points.add(0, &float(f64::NAN));

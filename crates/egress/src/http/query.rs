@@ -1,6 +1,6 @@
 //! Input from clients: the query of a URL, and the number of the last message that a reader has seen.
 //!
-//! **Invariants:** any bytes give an answer, in one pass over them; no input is misread silently: an unknown name, a
+//! **Invariants:** any bytes give an answer, in one pass over them. No input is misread silently: an unknown name, a
 //! name given twice and a broken escape are refused.
 
 use base::error::Code;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_its_name() {
+    fn an_unknown_or_wrong_parameter_is_refused_by_its_name() {
         type Ask = fn(&mut Query) -> Result<(), QueryError>;
         let name = |text: &str, ask: Ask| {
             let mut query = Query::parse(text)?;

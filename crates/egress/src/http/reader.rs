@@ -83,7 +83,7 @@ impl Marks {
 
 /// What a reader has asked for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct StreamRequest {
     /// Pattern of keys; `None`: every key.
     pub(crate) pattern: Option<String>,
     /// Whether to send also the current values at the beginning.
@@ -97,7 +97,7 @@ pub(crate) struct Wanted {
 /// A reader.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: StreamRequest,
     queue_bytes_max: usize,
     inner: Mutex<Inner>,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Inner {
 }
 
 impl Reader {
-    pub(crate) fn new(wanted: Wanted, queue_bytes_max: usize) -> Arc<Self> {
+    pub(crate) fn new(wanted: StreamRequest, queue_bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
             wanted,
             queue_bytes_max,
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_queue_holds_what_it_may_and_one_message_in_any_case() {
-        let reader = Reader::new(Wanted::default(), 10);
+        let reader = Reader::new(StreamRequest::default(), 10);
         let mut inner = reader.lock();
         assert!(reader.has_room(&inner, 1_000));
         inner.push(Bytes::from_static(b"12345678"));

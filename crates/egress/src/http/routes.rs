@@ -1,8 +1,7 @@
 //! From a request to an answer: what is checked first, and where each path leads.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,67 +12,21 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use base::error::Code;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::access::{Admission, Right, is_own_host};
 use super::answer::{JSON, Refused, json, typed};
-use super::counters::{Counters, Refusal, add};
-use super::history::{self, Turns};
-use super::hub::Hub;
+use super::app::App;
+use super::counters::{Refusal, add};
+use super::history;
 use super::metrics;
-use super::options::HttpOptions;
 use super::page;
 use super::query::Query;
-use super::source::Source;
-use super::status::{Asker, State};
-use super::stream::{self, Places};
+use super::status::State;
+use super::stream;
 use super::values::{self, Shape};
-use super::write::{self, Writer};
-
-/// The state from which requests are answered.
-pub(crate) struct App {
-    pub(crate) source: Arc<dyn Source>,
-    pub(crate) options: HttpOptions,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) asker: Asker,
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) places: Arc<Places>,
-    pub(crate) turns: Turns,
-    /// Places for bodies.
-    pub(crate) bodies: Arc<Semaphore>,
-    pub(crate) writer: Writer,
-    pub(crate) pace: Pace,
-    /// The pace of those who may write. It is their own, so that nobody without a token turns them away.
-    pub(crate) write_pace: Pace,
-}
-
-/// Rate limit of requests: a token bucket that refills steadily and holds the requests of one second.
-pub(crate) struct Pace {
-    per_second: f64,
-    state: Mutex<(f64, Instant)>,
-}
-
-impl Pace {
-    pub(crate) fn new(per_second: u32, now: Instant) -> Self {
-        let per_second = f64::from(per_second);
-        Self {
-            per_second,
-            state: Mutex::new((per_second, now)),
-        }
-    }
-
-    fn admit(&self, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, since) = *state;
-        let passed: Duration = now.duration_since(since);
-        let left = (left + passed.as_secs_f64() * self.per_second).min(self.per_second);
-        let is_admitted = left >= 1.0;
-        *state = (if is_admitted { left - 1.0 } else { left }, now);
-        is_admitted
-    }
-}
+use super::write;
 
 /// The client's address.
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +169,7 @@ fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refu
         return Err(refused.with_status(StatusCode::METHOD_NOT_ALLOWED));
     }
     if app.options.tokens.is_empty() {
-        // Needed even if everybody may read: a foreign page must not lead a browser here under a name of its own.
+        // Needed even if all clients may read: a foreign page must not lead a browser here under a name of its own.
         if !is_own_host(request.headers(), &app.options.hosts) {
             let remedy = "call it by its address, or name it in http.hosts";
             let wrong = "is no name of this node";
@@ -259,7 +212,7 @@ fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refu
     Ok(())
 }
 
-/// Returns what the tokens say of a request; everybody is admitted where there are none, and where none is needed.
+/// Returns what the tokens say of a request; each client is admitted where there are none, and where none is needed.
 fn admission<B>(app: &App, request: &Request<B>, right: Right) -> Admission {
     if app.options.tokens.is_empty() || is_public(request.uri().path()) {
         return Admission::Admitted;
@@ -447,16 +400,5 @@ mod tests {
         let described = &description["components"]["schemas"]["Status"]["properties"]["state"];
         let names: BTreeSet<String> = states.map(|state| state.name().to_owned()).into();
         assert_eq!(strings(&described["enum"]), names);
-    }
-
-    #[tokio::test(flavor = "current_thread", start_paused = true)]
-    async fn requests_of_one_second_pass_at_once_and_then_as_many_as_a_second_has() {
-        let pace = Pace::new(10, Instant::now());
-        let admitted = |count: u32| (0..count).filter(|_| pace.admit(Instant::now())).count();
-        assert_eq!(admitted(20), 10);
-        tokio::time::advance(Duration::from_millis(500)).await;
-        assert_eq!(admitted(20), 5);
-        tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(admitted(20), 10);
     }
 }

@@ -1,9 +1,8 @@
 //! The live stream as a response: server-sent events until the client goes or the node stops.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -14,53 +13,13 @@ use bytes::Bytes;
 use http_body::Frame;
 
 use super::answer::{Refused, typed};
+use super::app::App;
 use super::counters::Refusal;
 use super::hub::Hub;
+use super::limits::Place;
 use super::query::{EventId, Query};
-use super::reader::{Reader, Wanted};
-use super::routes::App;
+use super::reader::{Reader, StreamRequest};
 use super::values;
-
-/// Number of streams of each client address.
-#[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<HashMap<IpAddr, u32>>);
-
-impl Places {
-    fn take(self: &Arc<Self>, client: IpAddr, all_max: u32, each_max: u32) -> Option<Place> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: u32 = counts.values().sum();
-        let count = counts.entry(client).or_default();
-        if all >= all_max || *count >= each_max {
-            if *count == 0 {
-                counts.remove(&client);
-            }
-            return None;
-        }
-        *count += 1;
-        Some(Place {
-            places: Arc::clone(self),
-            client,
-        })
-    }
-}
-
-/// A place for one stream, released when it is dropped.
-struct Place {
-    places: Arc<Places>,
-    client: IpAddr,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.client);
-            }
-        }
-    }
-}
 
 /// Begins a stream.
 pub(crate) fn begin(
@@ -70,7 +29,7 @@ pub(crate) fn begin(
     mut query: Query,
 ) -> Result<Response, Refused> {
     let pattern = values::pattern(&*app.source, &mut query)?;
-    let wanted = Wanted {
+    let wanted = StreamRequest {
         pattern,
         current: query.flag("current")?.unwrap_or(true),
         status: query.flag("status")?.unwrap_or(false),
@@ -128,24 +87,5 @@ impl http_body::Body for Messages {
 impl Drop for Messages {
     fn drop(&mut self) {
         self.hub.leave(&self.reader);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_limited_in_all_and_for_each_address() {
-        let places = Arc::new(Places::default());
-        let [one, other]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
-        let take = |client| places.take(client, 3, 2);
-        let (first, _second) = (take(one).unwrap(), take(one).unwrap());
-        assert!(take(one).is_none());
-        let _third = take(other).unwrap();
-        assert!(take(other).is_none());
-        drop(first);
-        assert!(take(other).is_some());
-        assert!(take(one).is_some());
     }
 }

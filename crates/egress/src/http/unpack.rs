@@ -1,8 +1,8 @@
 //! Bodies that are packed with gzip (RFC 1952), unpacked as they come.
 //!
-//! **Invariants:** any bytes give an answer; the result never exceeds its limit, whatever the bytes claim; one step
-//! reads and writes a bounded amount, so that a body that unpacks to much, or to nothing, holds up no other work; a
-//! body is whole only with its checksum, and nothing follows it.
+//! **Invariants:** any bytes give an answer, and the result never exceeds its limit. One step reads and writes a
+//! bounded amount, so that a body that unpacks to much, or to nothing, holds up no other work. A body is whole only
+//! with its checksum, and nothing follows it.
 
 use flate2::write::GzDecoder;
 use std::io::{self, Write};
@@ -146,7 +146,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_packed_comes_back_however_it_is_cut() {
+    fn packed_text_comes_back_however_it_is_cut() {
         let text = "air,room=2 co2=410 1780272000000000000\n".repeat(5000);
         for text in ["", "x", &text] {
             let whole = packed(text.as_bytes());

@@ -1,15 +1,14 @@
 //! Lines that clients write: bodies of line protocol as clients of InfluxDB send them, plain or packed with gzip.
 //!
 //! This side receives a body, unpacks it within its limits and answers. The owner of the node's intake takes the lines,
-//! on its own thread, and says what has become of them; see [`Writes`].
+//! on its own thread, and says what has become of them; see [`Writes`](super::Writes).
 //!
 //! **Invariants:** at most `writes_max` bodies are held at the same time, each within `body_bytes_max`. A body is held
-//! until the owner lets go of it: when its lines are finished, or, if its client is gone, at the next wait; the rest is
-//! then not taken. Success is answered only when all readings are durable, except those that a key's `shed = "drop"`
-//! left out: the header `Keel-Shed` has their number.
+//! until its lines are finished. If its client is gone, it is held until the next wait, and the rest is not taken.
+//! Success is answered only when all readings are durable, except those that a key's `shed = "drop"` left out: the
+//! header `Keel-Shed` has their number.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -20,172 +19,23 @@ use base::error::Code;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer::{Refused, json};
-use super::counters::{Counters, Refusal, add, less};
+use super::app::App;
+use super::counters::{Refusal, add};
 use super::options::{
-    BODY_SECONDS_MAX, BODY_SILENT_SECONDS_MAX, DRAINED_BYTES_MAX, DRAINED_SECONDS_MAX, WRITES_MAX,
-    WriteLimits,
+    BODY_SECONDS_MAX, BODY_SILENT_SECONDS_MAX, DRAINED_BYTES_MAX, DRAINED_SECONDS_MAX, WriteLimits,
 };
 use super::query::{Query, QueryError};
-use super::routes::App;
 use super::unpack::{Unpack, UnpackError, append};
+use super::write_queue::{Place, RefusedLine, Taken, TimeUnit, Written};
 
 /// What clients of InfluxDB say about where lines belong. A node has one place, so it takes them and ignores them.
 const IGNORED: [&str; 6] = ["bucket", "org", "orgID", "db", "rp", "consistency"];
 
 /// The number of readings of a body that were dropped to shed load, where there are any.
 const SHED: &str = "keel-shed";
-
-/// Unit of the times in a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeUnit {
-    /// Nanoseconds, the default.
-    Nanoseconds,
-    /// Microseconds.
-    Microseconds,
-    /// Milliseconds.
-    Milliseconds,
-    /// Seconds.
-    Seconds,
-    /// Minutes.
-    Minutes,
-    /// Hours.
-    Hours,
-}
-
-impl TimeUnit {
-    /// Returns the unit with this name, in version 1 or 2 of the protocol.
-    fn of_name(name: &str) -> Option<Self> {
-        match name {
-            "" | "ns" | "n" => Some(Self::Nanoseconds),
-            "us" | "u" | "µ" => Some(Self::Microseconds),
-            "ms" => Some(Self::Milliseconds),
-            "s" => Some(Self::Seconds),
-            "m" => Some(Self::Minutes),
-            "h" => Some(Self::Hours),
-            _ => None,
-        }
-    }
-}
-
-/// A line that was refused, as a whole or in part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RefusedLine {
-    /// Its number in the body, from 1.
-    pub line: u64,
-    /// Names of the reasons, as in `keel status`.
-    pub reasons: Vec<&'static str>,
-    /// Its beginning.
-    pub text: String,
-}
-
-/// What has become of the lines of a body. The readings that were stored are durable.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Readings that are stored.
-    pub accepted: u64,
-    /// Lines that were refused as a whole, and single refused readings.
-    pub refused: u64,
-    /// Readings that were dropped to shed load.
-    pub shed: u64,
-    /// The first refused lines.
-    pub lines: Vec<RefusedLine>,
-    /// The number of the line, from 1, whose quoted text has no certain end, so that everything behind it was left out.
-    pub text_open_line: Option<u64>,
-}
-
-/// The answer of the intake's owner. Except with the first, a part of the lines may have been stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// Every line is finished, and what was stored is durable.
-    Durable(Taken),
-    /// The queue of the log has no room.
-    Busy,
-    /// The store is full, and its policy is to refuse new readings.
-    Full,
-    /// The log takes nothing more until the node starts again: the device fails, or cannot be written.
-    Failed,
-    /// What was stored did not become durable in time.
-    Late,
-    /// The node stops.
-    Stopping,
-}
-
-/// Lines to be taken.
-#[derive(Debug)]
-pub struct WriteRequest {
-    lines: Vec<u8>,
-    /// Unit of their times.
-    pub unit: TimeUnit,
-    answer: oneshot::Sender<Written>,
-    _place: Place,
-}
-
-impl WriteRequest {
-    /// Returns the lines. They have come whole, so the last one needs no line feed.
-    pub fn take_lines(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.lines)
-    }
-
-    /// Answers it. The client may be gone.
-    pub fn answer(self, written: Written) {
-        self.answer.send(written).ok();
-    }
-
-    /// Returns when the client is gone.
-    pub async fn gone(&mut self) {
-        self.answer.closed().await;
-    }
-}
-
-/// The queue of bodies that the owner of the intake reads. Each is to be taken beside the others: one may have to wait.
-#[derive(Debug)]
-pub struct Writes(mpsc::Receiver<WriteRequest>);
-
-impl Writes {
-    /// Returns the next body; `None` once the HTTP side has ended.
-    pub async fn next(&mut self) -> Option<WriteRequest> {
-        self.0.recv().await
-    }
-}
-
-/// The other end of [`Writes`].
-#[derive(Clone, Debug)]
-pub struct Writer(mpsc::Sender<WriteRequest>);
-
-/// Returns both ends.
-#[must_use]
-pub fn write_channel() -> (Writer, Writes) {
-    let (sender, receiver) = mpsc::channel(WRITES_MAX as usize);
-    (Writer(sender), Writes(receiver))
-}
-
-/// The place of one body, released when it is dropped.
-#[derive(Debug)]
-struct Place {
-    counters: Arc<Counters>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Place {
-    fn take(app: &App) -> Option<Self> {
-        let permit = Arc::clone(&app.bodies).try_acquire_owned().ok()?;
-        add(&app.counters.writes_active, 1);
-        Some(Self {
-            counters: Arc::clone(&app.counters),
-            _permit: permit,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        less(&self.counters.writes_active);
-    }
-}
 
 /// Why a body was not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,18 +92,7 @@ pub(crate) async fn write(app: &App, request: Request<Body>) -> Result<Response,
         }
     };
     let bytes = lines.len() as u64;
-    let (answer, answered) = oneshot::channel();
-    let given = app.writer.0.try_send(WriteRequest {
-        lines,
-        unit,
-        answer,
-        _place: place,
-    });
-    let written = match given {
-        // Without an answer the owner of the intake has ended.
-        Ok(()) => answered.await.unwrap_or(Written::Stopping),
-        Err(_) => Written::Stopping,
-    };
+    let written = app.writer.write(lines, unit, place).await;
     respond(app, written, bytes)
 }
 
@@ -267,7 +106,7 @@ fn begin(
     let Some(coding) = coding(&head.headers) else {
         return Err(refuse(app, Refusal::BodyBroken, unknown_coding()));
     };
-    let Some(place) = Place::take(app) else {
+    let Some(place) = Place::take(&app.bodies, &app.counters) else {
         add(&app.counters.writes_turned_away, 1);
         return Err(refuse(app, Refusal::Writes, too_many(limits)));
     };
@@ -391,7 +230,7 @@ async fn receive(body: &mut Body, coding: Coding, bytes_max: usize) -> Result<Ve
     }
 }
 
-/// Reads and drops the rest of a body that is refused: a client that is cut off while it sends may never see the
+/// Reads and drops the rest of a body that is refused. A client that is cut off while it sends may never see the
 /// answer, and would send the same again. `waits`: it sends nothing before it has been asked to.
 async fn drain(body: &mut Body, waits: bool) {
     if waits || body.size_hint().lower() > DRAINED_BYTES_MAX {
@@ -642,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_of_influxdb_put_into_an_address_is_known() {
+    fn parameters_of_influxdb_clients_are_known() {
         for (query, wanted) in [
             ("", TimeUnit::Nanoseconds),
             ("org=o&bucket=my+b&precision=ns", TimeUnit::Nanoseconds),
@@ -680,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_text_open_is_told_to_send_what_is_behind_it_again() {
+    fn a_sender_of_an_open_text_is_told_to_send_the_rest_again() {
         let told = |text_open_line| {
             let taken = Taken {
                 accepted: 2,
@@ -706,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_sent_again_is_answered_with_what_senders_try_again() {
+    fn a_body_that_may_be_sent_again_gets_a_status_that_senders_retry() {
         for (written, status, why) in [
             (Written::Busy, 429, Refusal::Queue),
             (Written::Full, 503, Refusal::Store),

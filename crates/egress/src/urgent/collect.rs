@@ -27,12 +27,12 @@ struct Driver {
     /// Version in the table of the value taken last; `None`: nothing was taken yet.
     version: Option<u64>,
     /// Arrival, time and bytes of the value taken last. They are compared because a reading that was too old for the
-    /// table changes only the version, and because readings that were stored together have the same time.
+    /// table changes only the version. Readings that were stored together have the same time.
     last: Option<(u64, db::Time, Vec<u8>)>,
 }
 
 /// One broker as the collector sees it.
-pub(crate) struct Way {
+pub(crate) struct BrokerLink {
     pub(crate) outbox: Rc<RefCell<Outbox>>,
     pub(crate) wake: Rc<Notify>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Collector<S: SegmentStore> {
     options: Arc<UrgentOptions>,
     state: Arc<UrgentState>,
     commands: Arc<CommandQueue>,
-    ways: Vec<Way>,
+    links: Vec<BrokerLink>,
     drivers: Vec<Driver>,
     /// Objects below this number have been checked.
     looked: u32,
@@ -61,7 +61,7 @@ impl<S: SegmentStore> Collector<S> {
         options: Arc<UrgentOptions>,
         state: Arc<UrgentState>,
         commands: Arc<CommandQueue>,
-        ways: Vec<Way>,
+        links: Vec<BrokerLink>,
         versions: Vec<u64>,
     ) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl<S: SegmentStore> Collector<S> {
             options,
             state,
             commands,
-            ways,
+            links,
             drivers: Vec::new(),
             looked: 0,
             versions,
@@ -80,7 +80,7 @@ impl<S: SegmentStore> Collector<S> {
     }
 
     /// Returns an outbox for each broker.
-    pub(crate) fn outboxes(options: &UrgentOptions) -> Vec<Way> {
+    pub(crate) fn outboxes(options: &UrgentOptions) -> Vec<BrokerLink> {
         let rule = |ms, late, retain| (Deadline { ms, late }, retain);
         let one = |queue_max: u32| {
             let alarms = options.alarms.iter();
@@ -97,7 +97,7 @@ impl<S: SegmentStore> Collector<S> {
         };
         let brokers = options.brokers.iter();
         brokers
-            .map(|broker| Way {
+            .map(|broker| BrokerLink {
                 outbox: Rc::new(RefCell::new(one(broker.queue_messages_max))),
                 wake: Rc::new(Notify::new()),
             })
@@ -129,17 +129,17 @@ impl<S: SegmentStore> Collector<S> {
         let key = key.as_str();
         let payload = message::alarm(&alarm.name, &alarm.condition, key, transition);
         let born_ms = transition.at_ns / 1_000_000;
-        if let Some(way) = alarm.broker.and_then(|broker| self.ways.get(broker)) {
+        if let Some(link) = alarm.broker.and_then(|broker| self.links.get(broker)) {
             let mut topic = Vec::new();
             match push_topic(&mut topic, &alarm.topic, key) {
                 Ok(()) => {
-                    way.outbox
+                    link.outbox
                         .borrow_mut()
                         .push_alarm(at, topic, payload.clone(), born_ms);
-                    way.wake.notify_one();
+                    link.wake.notify_one();
                 }
                 Err(_) => {
-                    way.outbox.borrow_mut().note_alarm_failed(at);
+                    link.outbox.borrow_mut().note_alarm_failed(at);
                     if let Some(figures) = self.state.lock().alarms.get_mut(at) {
                         figures.last_error = Some(no_topic(key));
                     }
@@ -173,7 +173,7 @@ impl<S: SegmentStore> Collector<S> {
                 if !base::pattern::matches(&actuator.pattern, key.as_str()) {
                     continue;
                 }
-                let Some(way) = self.ways.get(actuator.broker) else {
+                let Some(link) = self.links.get(actuator.broker) else {
                     continue;
                 };
                 let (keys, unused) = &mut self.keys[at];
@@ -199,7 +199,7 @@ impl<S: SegmentStore> Collector<S> {
                     object,
                     actuator: at,
                     key: key.as_str().to_owned(),
-                    slot: way.outbox.borrow_mut().add_slot(at, topic),
+                    slot: link.outbox.borrow_mut().add_slot(at, topic),
                     version: known,
                     last: None,
                 });
@@ -237,10 +237,10 @@ impl<S: SegmentStore> Collector<S> {
             return;
         }
         driver.last = Some((got.arrival_ns, got.time, stored.to_vec()));
-        let Some(way) = self.ways.get(actuator.broker) else {
+        let Some(link) = self.links.get(actuator.broker) else {
             return;
         };
-        let mut outbox = way.outbox.borrow_mut();
+        let mut outbox = link.outbox.borrow_mut();
         outbox.note_superseded(driver.actuator, passed_over);
         match message::value(actuator.payload, &driver.key, got.time, stored) {
             Ok(payload) => {
@@ -255,7 +255,7 @@ impl<S: SegmentStore> Collector<S> {
                     }
                 };
                 outbox.set(driver.slot, payload, born_ns / 1_000_000);
-                way.wake.notify_one();
+                link.wake.notify_one();
             }
             Err(why) => {
                 outbox.note_failed(driver.actuator);
@@ -272,8 +272,8 @@ impl<S: SegmentStore> Collector<S> {
         let mut figures = self.state.lock();
         let figures = &mut *figures;
         figures.looked_ms = now_ms;
-        for (at, way) in self.ways.iter().enumerate() {
-            let mut outbox = way.outbox.borrow_mut();
+        for (at, link) in self.links.iter().enumerate() {
+            let mut outbox = link.outbox.borrow_mut();
             outbox.skip_late(now_ms);
             let (alarms, actuators) = outbox.deliveries();
             let options = &self.options;

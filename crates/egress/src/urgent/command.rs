@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_complains_of_has_a_limit_and_names_the_alarm() {
+    fn complaints_of_a_command_have_a_limit_and_name_the_alarm() {
         static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
         let script = "pwd >&2; yes complaint | head -n 100000 >&2";
         let alarms = [alarm(&["sh", "-c", script], 60_000, 0, Late::Send)];
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_leave_behind_costs_a_limited_number_of_threads() {
+    fn processes_that_runs_leave_behind_cost_a_limited_number_of_threads() {
         let complaints = Complaints::new(|_, _| {}, Arc::new(SystemClock::new()));
         let complaints = Arc::new(Mutex::new(complaints));
         let children = (0..2 * LISTENERS_MAX).map(|_| {

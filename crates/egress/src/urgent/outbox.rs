@@ -1,8 +1,8 @@
 //! The queue of one broker: alarms in order, and the latest value of each actuator key. It has no socket and no clock.
 //!
-//! **Invariants:** memory is bounded by `queue_max` and the number of slots; at most one value of a slot is in flight,
-//! so that an older value never arrives after a newer one; what was in flight when the connection broke is sent again
-//! (an alarm as it was, a value unless a newer one waits); each message ends exactly once.
+//! **Invariants:** memory is bounded by `queue_max` and the number of slots. At most one value of a slot is in flight,
+//! so that an older value never arrives after a newer one. Messages in flight when the connection broke are sent again:
+//! an alarm as it was, a value unless a newer one waits. Each message ends exactly once.
 
 use super::figures::Delivery;
 use crate::forward::options::Late;
@@ -241,8 +241,8 @@ impl Outbox {
         Some(self.send_alarm(at))
     }
 
-    /// Returns the first alarm that was not sent. With `behind`, returns the first of those that come behind all
-    /// others. Later alarms of the same topic stay behind such an alarm, so that they keep their order.
+    /// Returns the first alarm that was not sent. With `behind`, returns the first alarm that comes behind all others.
+    /// Later alarms of the same topic stay behind such an alarm, so that they keep their order.
     fn next_alarm(&self, behind: bool) -> Option<usize> {
         let is_behind = |at: usize| {
             let topic = &self.queue[at].topic;

@@ -203,18 +203,18 @@ fn deliver<S: SegmentStore + Send + 'static>(
             return;
         }
     };
-    let ways = Collector::<S>::outboxes(options);
+    let links = Collector::<S>::outboxes(options);
     // Publishers end once they have received every event.
     let (end, ends) = watch::channel(false);
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let mut tasks = Vec::new();
-        for (at, (way, broker)) in ways.iter().zip(&options.brokers).enumerate() {
+        for (at, (link, broker)) in links.iter().zip(&options.brokers).enumerate() {
             let publisher = Publisher {
                 at,
                 options: broker.clone(),
-                outbox: Rc::clone(&way.outbox),
-                wake: Rc::clone(&way.wake),
+                outbox: Rc::clone(&link.outbox),
+                wake: Rc::clone(&link.wake),
                 state: Arc::clone(state),
                 clock: Arc::clone(clock),
                 stop: ends.clone(),
@@ -222,7 +222,7 @@ fn deliver<S: SegmentStore + Send + 'static>(
             tasks.push(spawn_local(publisher.run()));
         }
         let (clock, options, state) = (Arc::clone(clock), Arc::clone(options), Arc::clone(state));
-        let mut collector = Collector::new(db, clock, options, state, commands, ways, versions);
+        let mut collector = Collector::new(db, clock, options, state, commands, links, versions);
         let mut stopped = stopped.clone();
         let mut looks = 0_u32;
         while !*stopped.borrow() {

@@ -3,7 +3,8 @@
 use super::store::{keelflash_store, named};
 use crate::failure::guard;
 use crate::handles::{close_file, open_file, with_file};
-use crate::pointer::{buffer, check_output, data, name, put};
+use crate::pointer::{data, name};
+use c_interface::pointer::{buffer, check_output, put};
 use std::ffi::{c_char, c_void};
 
 /// The handle of an open file. Opaque. Opening a file again returns another handle; each handle must be closed.

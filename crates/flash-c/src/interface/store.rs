@@ -1,12 +1,15 @@
 //! Functions on whole stores, and on files by name.
 
-use crate::failure::{Failure, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
+use crate::failure::{KEELFLASH_EXISTS, KEELFLASH_IO, guard, of_device, of_store};
 use crate::handles::{OpenStore, close_store, insert_store, refuse_visitor, visiting, with_store};
-use crate::pointer::{check_output, data, name, path, put};
+use crate::pointer::{data, name, path};
 use base::block::{
     BLOCK_BYTES, BlockDevice, Content, DeviceError, FileDevice, FileDeviceOptions, Geometry,
     find_content, find_holder,
 };
+use base::error::Code;
+use c_interface::Failure;
+use c_interface::pointer::{check_output, put};
 use flash::{FormatOptions, OpenOptions, Store};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::unix::fs::FileTypeExt;
@@ -195,9 +198,10 @@ fn format(
         return Err(Failure::invalid(text));
     }
     let check = |bytes: u64| {
-        options.check(Geometry {
+        let geometry = Geometry {
             block_count: bytes / BLOCK_BYTES as u64,
-        })
+        };
+        options.check(geometry).map_err(of_store)
     };
     if is_new {
         check(size_bytes)?;
@@ -230,12 +234,12 @@ fn format(
         (sized(path, bytes)?, Some(held))
     };
     if flags & KEELFLASH_SPARSE == 0 {
-        device.write_zeros(&mut |_| {})?;
+        device.write_zeros(&mut |_| {}).map_err(of_device)?;
     }
     if !is_new {
-        device.clear_ends()?;
+        device.clear_ends().map_err(of_device)?;
     }
-    let store = Store::format(device, options)?;
+    let store = Store::format(device, options).map_err(of_store)?;
     created.0 = None;
     Ok(OpenStore { store, _held: held })
 }
@@ -259,8 +263,7 @@ pub(super) fn sized(path: &Path, bytes: u64) -> Result<FileDevice, Failure> {
 }
 
 pub(super) fn system_failure(error: &std::io::Error) -> Failure {
-    let code = base::error::Code::from_io(error);
-    Failure::new(code.c_value(), error.to_string())
+    Failure::of(Code::from_io(error), error)
 }
 
 pub(super) fn device_options(read_only: bool) -> FileDeviceOptions {
@@ -282,7 +285,7 @@ pub(super) fn open_device(path: &Path, options: &FileDeviceOptions) -> Result<Fi
             }),
             other => other.to_string(),
         };
-        Failure::new(error.code().c_value(), text)
+        Failure::of(error.code(), text)
     })
 }
 
@@ -359,7 +362,7 @@ pub unsafe extern "C" fn keelflash_open(
         }
         let about = |failure: Failure| failure.about(&path.display().to_string());
         let device = open_device(path, &device_options(read_only)).map_err(about)?;
-        let store_opened = Store::open(device, &options).map_err(|error| about(error.into()))?;
+        let store_opened = Store::open(device, &options).map_err(|error| about(of_store(error)))?;
         let handle = insert_store(OpenStore {
             store: store_opened,
             _held: None,
@@ -380,7 +383,7 @@ pub unsafe extern "C" fn keelflash_close(store: *mut keelflash_store) -> i32 {
 /// Makes all earlier writes to the store durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_sync(store: *mut keelflash_store) -> i32 {
-    guard(|| with_store(store.addr(), |store| Ok(store.sync()?)))
+    guard(|| with_store(store.addr(), |store| store.sync().map_err(of_store)))
 }
 
 /// Replaces the whole content of the file `name` with `length` bytes from `data`; creates a file that does not exist.
@@ -424,7 +427,7 @@ pub unsafe extern "C" fn keelflash_rename(
         let both = || format!("{from} to {to}");
         with_store(store.addr(), |store| {
             let renamed = store.rename(from, to);
-            renamed.map_err(|error| Failure::from(error).about(&both()))
+            renamed.map_err(|error| of_store(error).about(&both()))
         })
     })
 }
@@ -472,7 +475,11 @@ pub unsafe extern "C" fn keelflash_list(
                     goes_on = visiting(shown) == 0;
                 }
             });
-            if goes_on { Ok(listed?) } else { Ok(()) }
+            if goes_on {
+                listed.map_err(of_store)
+            } else {
+                Ok(())
+            }
         })
     })
 }
@@ -549,5 +556,5 @@ pub unsafe extern "C" fn keelflash_bounds(
 
 /// Adds the file's name to the text of a failure.
 pub(super) fn named<T>(name: &str, result: flash::Result<T>) -> Result<T, Failure> {
-    result.map_err(|error| Failure::from(error).about(name))
+    result.map_err(|error| of_store(error).about(name))
 }

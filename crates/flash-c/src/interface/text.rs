@@ -1,13 +1,11 @@
 //! Errors and versions.
 
-use crate::failure::{last_text, name_of};
+use crate::failure::name_of;
+use c_interface::failure::last_text;
+use c_interface::pointer::constant;
 use std::ffi::{CStr, c_char};
 
-const VERSION: &CStr =
-    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => c"",
-    };
+const VERSION: &CStr = constant(concat!(env!("CARGO_PKG_VERSION"), "\0"));
 
 /// Returns the reason of the last failed call of this thread, and the remedy: one line of UTF-8, empty if no call has
 /// failed. The pointer is valid until the next call of this thread fails, or until the thread ends.

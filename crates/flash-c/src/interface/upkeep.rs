@@ -3,10 +3,12 @@
 use super::store::{
     KEELFLASH_SPARSE, check_flags, device_options, keelflash_store, open_device, sized,
 };
-use crate::failure::{Failure, KEELFLASH_CORRUPT, guard};
+use crate::failure::{KEELFLASH_CORRUPT, guard, of_device, of_store};
 use crate::handles::{refuse_visitor, visiting, with_store};
-use crate::pointer::{check_output, path, put};
+use crate::pointer::path;
 use base::block::{BLOCK_BYTES, BlockDevice};
+use c_interface::Failure;
+use c_interface::pointer::{check_output, put};
 use flash::{OpenOptions, RepairReport, Store};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -100,7 +102,7 @@ pub unsafe extern "C" fn keelflash_check(
 ) -> i32 {
     guard(|| {
         check_report(report, report_bytes)?;
-        let found = with_store(store.addr(), |store| Ok(store.check()?))?;
+        let found = with_store(store.addr(), |store| store.check().map_err(of_store))?;
         let figures = keelflash_check_report {
             files: found.files,
             blocks_verified: found.blocks_verified,
@@ -189,13 +191,13 @@ pub unsafe extern "C" fn keelflash_repair(
 /// Repairs a store. Returns the report, and the number of problems that a check finds afterwards.
 fn repair(path: &Path) -> Result<(RepairReport, u64), Failure> {
     let device = open_device(path, &device_options(false))?;
-    let (found, device) = Store::repair(device, &mut |_| {})?;
+    let (found, device) = Store::repair(device, &mut |_| {}).map_err(of_store)?;
     let options = OpenOptions {
         read_only: true,
         ..OpenOptions::default()
     };
-    let left = Store::open(device, &options)?.check()?;
-    Ok((found, left.problems_total))
+    let left = Store::open(device, &options).and_then(|mut store| store.check());
+    Ok((found, left.map_err(of_store)?.problems_total))
 }
 
 fn shown(found: &RepairReport) -> Vec<Shown> {
@@ -248,10 +250,8 @@ unsafe fn tell(
     visit: keelflash_visit_problem,
     context: *mut c_void,
 ) {
-    if !report.is_null() {
-        // SAFETY: guaranteed by the caller.
-        unsafe { put(report, figures) };
-    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { put(report, figures) };
     let Some(visit) = visit else { return };
     for shown in problems {
         let problem = keelflash_problem {
@@ -294,8 +294,7 @@ pub unsafe extern "C" fn keelflash_grow(path: *const c_char, size_bytes: u64, fl
 fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
     let held = open_device(path, &device_options(false))?;
     if size_bytes == 0 {
-        Store::grow(held)?;
-        return Ok(());
+        return Store::grow(held).map(drop).map_err(of_store);
     }
     if held.is_block_device() {
         let text = "a block device has the size that it has; pass 0 as size_bytes";
@@ -312,13 +311,16 @@ fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
         read_only: true,
         ..OpenOptions::default()
     };
-    drop(Store::open(sized(path, 0)?, &options)?);
+    drop(Store::open(sized(path, 0)?, &options).map_err(of_store)?);
     let mut device = sized(path, size_bytes)?;
     if !is_sparse {
         let filled = device.write_zeros_from(blocks_before, &mut |_| {});
-        filled.inspect_err(|_| shorten(path, bytes_before))?;
+        filled.map_err(|error| {
+            shorten(path, bytes_before);
+            of_device(error)
+        })?;
     }
-    Store::grow(device)?;
+    Store::grow(device).map_err(of_store)?;
     drop(held);
     Ok(())
 }

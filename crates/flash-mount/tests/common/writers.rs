@@ -1,7 +1,7 @@
 //! Programs that use a mounted store and record what they were promised, and a check against these promises.
 //!
-//! A file's content follows from its name and a position or a version, so only numbers must be kept: how far each
-//! writer was acknowledged, and how far it may have come.
+//! A file's content follows from its name and a position or a version, so only numbers must be kept. They tell how far
+//! each writer was acknowledged, and how far it may have come.
 
 // Two tests use this, and each leaves other parts unused.
 #![allow(dead_code)]

@@ -25,7 +25,7 @@ pub const CASES: &[Case] = &[
     ("other-users", other_users),
 ];
 
-/// A user who is not root and, most likely, not the user that runs the tests.
+/// A user other than root and, most likely, other than the user that runs the tests.
 const OTHER_USER: u32 = 65534;
 
 fn mode_owner() {

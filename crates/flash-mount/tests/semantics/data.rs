@@ -156,7 +156,7 @@ fn grow() {
     for by_writing in [false, true] {
         // The scheduler decides when other calls get their turn, but they must get it at some time.
         let is_seen = (0..20).any(|_| is_seen_growing(&mount, &path, LENGTH, by_writing));
-        assert!(is_seen, "nobody was answered meanwhile");
+        assert!(is_seen, "no other call was answered meanwhile");
     }
     File::open(&path).unwrap().sync_all().unwrap();
     assert_eq!(mount.durable("file").unwrap().len() as u64, LENGTH);

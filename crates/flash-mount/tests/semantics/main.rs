@@ -5,6 +5,7 @@ mod data;
 mod directory;
 mod durability;
 mod ending;
+mod failures;
 mod flat;
 mod names;
 #[path = "../../../fuse/tests/common/page.rs"]
@@ -12,7 +13,6 @@ mod page;
 mod programs;
 #[path = "../common/support.rs"]
 mod support;
-mod trouble;
 
 use page::Case;
 
@@ -28,7 +28,7 @@ fn cases() -> Vec<Case> {
         directory::CASES,
         ending::CASES,
         programs::CASES,
-        trouble::CASES,
+        failures::CASES,
     ]
     .concat()
 }
@@ -39,7 +39,7 @@ fn the_page_has_a_case_for_each_line_and_a_line_for_each_case() {
 }
 
 #[test]
-fn every_line_of_the_page_is_so() {
+fn every_line_of_the_page_holds() {
     if !support::can_mount() {
         return;
     }

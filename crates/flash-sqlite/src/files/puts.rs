@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use flash::Error;
 
-use super::{End, Files, HEAD_WAITS_BYTES_MAX, JOURNAL_ENDING, LOG_ENDING, WAITS_BYTES_MAX};
-use crate::image::{Kind, Node};
-use crate::waiting::{Batch, Held};
+use super::{End, Files, HEAD_WAITS_BYTES_MAX};
+use crate::node::{JOURNAL_ENDING, Kind, Node};
+use crate::waiting::{Batch, PendingWrite, WAITS_BYTES_MAX};
 
 impl Files {
-    pub(super) fn held_of(&self, node: &Arc<Node>) -> Option<&Held> {
-        self.held
+    pub(super) fn pending_of(&self, node: &Arc<Node>) -> Option<&PendingWrite> {
+        self.pending
             .as_ref()
-            .filter(|held| Arc::ptr_eq(&held.node, node))
+            .filter(|pending| Arc::ptr_eq(&pending.node, node))
     }
 
     pub(super) fn batch_of(&self, node: &Arc<Node>) -> Option<&Batch> {
@@ -27,7 +27,9 @@ impl Files {
     /// Returns whether all of an unfinished journal is waiting, and nothing of it is in the store. Then nothing of its
     /// transaction is in the store either.
     pub(super) fn journal_can_be_left_out(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.is_whole_journal)
+        self.pending
+            .as_ref()
+            .is_some_and(|pending| pending.is_whole_journal)
     }
 
     /// Returns whether a journal in the store is void: it has no content, or zeros as its head.
@@ -46,7 +48,9 @@ impl Files {
                 || node.is_journal_of(name)
                 || name.strip_suffix(JOURNAL_ENDING) == Some(database)
         };
-        self.held.as_ref().is_some_and(|held| is_own(&held.node))
+        self.pending
+            .as_ref()
+            .is_some_and(|pending| is_own(&pending.node))
             || self.batch.as_ref().is_some_and(|batch| is_own(&batch.node))
     }
 
@@ -54,13 +58,13 @@ impl Files {
     /// the change must not fail for lack of room, because SQLite also rolls back on a full store.
     pub(super) fn put_before(&mut self, name: &str) -> Result<(), Error> {
         let is_concerned = self.is_concerned(name);
-        let is_held = self
-            .held
+        let is_pending = self
+            .pending
             .as_ref()
-            .is_some_and(|held| held.node.name == name);
+            .is_some_and(|pending| pending.node.name == name);
         // A change of another file does not mean a rollback: waiting pages may still belong to a transaction whose
         // journal has found no room.
-        let put = if is_held || !is_concerned {
+        let put = if is_pending || !is_concerned {
             self.put_all()
         } else {
             self.put_all_that_fits()
@@ -75,9 +79,9 @@ impl Files {
     pub(super) fn told<T>(&mut self, put: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &put
             && is_no_room(error)
-            && let Some(held) = &mut self.held
+            && let Some(pending) = &mut self.pending
         {
-            held.was_refused = true;
+            pending.was_refused = true;
         }
         put
     }
@@ -85,15 +89,18 @@ impl Files {
     /// Puts all waiting writes into the store, in their original order, with the syncs between. Failed writes stay
     /// waiting, because SQLite has been told that they were written.
     pub(super) fn put_all(&mut self) -> Result<(), Error> {
-        self.put_held()?;
+        self.put_pending()?;
         self.put_rest()
     }
 
     /// As [`put_all`](Self::put_all), but a journal that was refused for lack of room stays in memory. SQLite knows
     /// this and can only roll back, so its writes to the database restore the former content.
     pub(super) fn put_all_that_fits(&mut self) -> Result<(), Error> {
-        let was_refused = self.held.as_ref().is_some_and(|held| held.was_refused);
-        match self.put_held() {
+        let was_refused = self
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.was_refused);
+        match self.put_pending() {
             Err(error) if is_no_room(&error) && was_refused => {}
             put => put?,
         }
@@ -117,20 +124,22 @@ impl Files {
         }
     }
 
-    pub(super) fn put_held(&mut self) -> Result<(), Error> {
-        if let Some(mut held) = self.held.take() {
-            let is_open = self.file(&held.node).is_some();
-            if is_open && let Err(error) = self.write_now(&held.node, held.offset, &held.bytes) {
-                if held.is_whole_journal && is_no_room(&error) {
+    pub(super) fn put_pending(&mut self) -> Result<(), Error> {
+        if let Some(mut pending) = self.pending.take() {
+            let is_open = self.file(&pending.node).is_some();
+            if is_open
+                && let Err(error) = self.write_now(&pending.node, pending.offset, &pending.bytes)
+            {
+                if pending.is_whole_journal && is_no_room(&error) {
                     // A part of it may be in the store. Nothing depends on that yet, and emptying needs no room.
-                    let emptied = self.truncate_now(&held.node, 0);
-                    held.is_whole_journal = emptied.is_ok();
+                    let emptied = self.truncate_now(&pending.node, 0);
+                    pending.is_whole_journal = emptied.is_ok();
                 }
-                self.held = Some(held);
+                self.pending = Some(pending);
                 return Err(error);
             }
-            let is_synced = held.is_synced;
-            self.forget_unused(&held.node);
+            let is_synced = pending.is_synced;
+            self.forget_unused(&pending.node);
             if is_synced {
                 self.store.sync()?;
             }
@@ -171,8 +180,8 @@ impl Files {
             && is_no_room(error)
         {
             self.batch = None;
-            if let Some(held) = &mut self.held {
-                held.is_given_up = true;
+            if let Some(pending) = &mut self.pending {
+                pending.is_given_up = true;
             }
         }
         self.told(put)
@@ -243,16 +252,16 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> Result<(), Error> {
-        let behind_its_journal = |held: &Held| held.node.is_journal_of(&node.name);
-        let may_stay = self.held.as_ref().is_none_or(behind_its_journal)
+        let behind_its_journal = |pending: &PendingWrite| pending.node.is_journal_of(&node.name);
+        let may_stay = self.pending.as_ref().is_none_or(behind_its_journal)
             && (self.batch.is_none() || self.batch_of(node).is_some());
         if !may_stay {
             self.put_before(&node.name)?;
         }
         if self
-            .held
+            .pending
             .as_ref()
-            .is_some_and(|held| !behind_its_journal(held))
+            .is_some_and(|pending| !behind_its_journal(pending))
             || self.batch.is_some() && self.batch_of(node).is_none()
         {
             // Other writes are waiting on a full store, so this one cannot wait.
@@ -285,19 +294,19 @@ impl Files {
             return self.end_journal(node, End::Voided);
         }
         if self.batch.is_none()
-            && let Some(held) = &mut self.held
-            && Arc::ptr_eq(&held.node, node)
-            && held.add(offset, data)
+            && let Some(pending) = &mut self.pending
+            && Arc::ptr_eq(&pending.node, node)
+            && pending.add(offset, data)
         {
             return Ok(());
         }
         self.put_before(&node.name)?;
-        if self.held.is_some() || self.batch.is_some() || data.len() > WAITS_BYTES_MAX {
+        if self.pending.is_some() || self.batch.is_some() || data.len() > WAITS_BYTES_MAX {
             return self.write_now(node, offset, data);
         }
-        let mut held = Held::new(Arc::clone(node), offset, data);
-        held.is_whole_journal = offset == 0 && self.is_void(node)?;
-        self.held = Some(held);
+        let mut pending = PendingWrite::new(Arc::clone(node), offset, data);
+        pending.is_whole_journal = offset == 0 && self.is_void(node)?;
+        self.pending = Some(pending);
         Ok(())
     }
 
@@ -307,23 +316,23 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> Result<(), Error> {
-        if let Some(held) = &mut self.held
-            && Arc::ptr_eq(&held.node, node)
-            && held.end() == offset
+        if let Some(pending) = &mut self.pending
+            && Arc::ptr_eq(&pending.node, node)
+            && pending.end() == offset
         {
-            held.bytes.extend_from_slice(data);
-            if held.bytes.len() <= HEAD_WAITS_BYTES_MAX {
+            pending.bytes.extend_from_slice(data);
+            if pending.bytes.len() <= HEAD_WAITS_BYTES_MAX {
                 return Ok(());
             }
             let put = self.put_all();
             // If this failed, drop the head: it is useless without its content, and SQLite writes both again.
-            self.held = None;
+            self.pending = None;
             return put;
         }
         self.put_before(&node.name)?;
-        let may_wait = self.held.is_none() && self.batch.is_none();
+        let may_wait = self.pending.is_none() && self.batch.is_none();
         if may_wait && data.len() <= HEAD_WAITS_BYTES_MAX && self.length_in_store(node)? == offset {
-            self.held = Some(Held::new(Arc::clone(node), offset, data));
+            self.pending = Some(PendingWrite::new(Arc::clone(node), offset, data));
             Ok(())
         } else {
             self.write_now(node, offset, data)
@@ -332,30 +341,32 @@ impl Files {
 
     /// Makes all writes to the file durable.
     ///
-    /// The exception is a transaction whose journal has not ended and is not in the store: until its end nothing has
+    /// The exception is a transaction whose journal has not ended and is not in the store. Until its end nothing has
     /// been committed, so nothing can be lost. SQLite syncs the journal before it changes the database, and the
     /// database before it ends the journal. When the journal ends, all of that is done at once, or in this order.
     pub(crate) fn sync(&mut self, node: &Arc<Node>) -> Result<(), Error> {
         let is_database = self.batch_of(node).is_some();
-        if let Some(held) = &mut self.held
-            && held.is_whole_journal
+        if let Some(pending) = &mut self.pending
+            && pending.is_whole_journal
         {
-            if Arc::ptr_eq(&held.node, node) {
-                held.is_synced = true;
+            if Arc::ptr_eq(&pending.node, node) {
+                pending.is_synced = true;
                 // If the transaction continues, the next pages are not the original ones. Once it has been given up,
                 // SQLite syncs the journal only to play it back.
-                held.was_refused &= held.is_given_up;
+                pending.was_refused &= pending.is_given_up;
                 return Ok(());
             }
             if let Some(batch) = &mut self.batch
                 && is_database
-                && held.is_synced
+                && pending.is_synced
             {
                 batch.is_synced = true;
                 return Ok(());
             }
         }
-        let is_given_up = self.held_of(node).is_some_and(|held| held.is_given_up);
+        let is_given_up = self
+            .pending_of(node)
+            .is_some_and(|pending| pending.is_given_up);
         let put = if is_given_up {
             // SQLite is about to play the journal back.
             self.put_all_that_fits()
@@ -368,13 +379,14 @@ impl Files {
 
     /// Ends a journal: its transaction is committed, or was rolled back.
     pub(super) fn end_journal(&mut self, node: &Arc<Node>, end: End) -> Result<(), Error> {
-        if self.held_of(node).is_some() && self.journal_can_be_left_out() {
+        if self.pending_of(node).is_some() && self.journal_can_be_left_out() {
             let put = self.commit_without_journal();
             self.given_up(put)?;
         }
         if self.batch.is_none() {
             // No change of the database depends on it any more.
-            self.held.take_if(|held| Arc::ptr_eq(&held.node, node));
+            self.pending
+                .take_if(|pending| Arc::ptr_eq(&pending.node, node));
         }
         let is_concerned = self.is_concerned(&node.name);
         match self.put_all_that_fits() {
@@ -402,7 +414,7 @@ impl Files {
         };
         match self.put_batch(&batch, true) {
             Ok(true) => {
-                self.held = None;
+                self.pending = None;
                 self.has_put(batch)
             }
             Ok(false) => {
@@ -415,11 +427,6 @@ impl Files {
             }
         }
     }
-}
-
-/// Returns whether a file of this name is equivalent to no file if it is empty.
-pub(super) fn may_be_absent(name: &str) -> bool {
-    name.ends_with(JOURNAL_ENDING) || name.ends_with(LOG_ENDING)
 }
 
 pub(super) fn is_no_room(error: &Error) -> bool {

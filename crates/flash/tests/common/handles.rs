@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const STALE_MAX: usize = 12;
 
 /// A handle that the test holds.
-struct Held {
+struct OpenHandle {
     file: FileHandle,
     name: String,
     /// How often it was opened and not yet closed.
@@ -21,7 +21,7 @@ struct Held {
 /// The handles that a test holds: the current file of each, and those that must be stale.
 #[derive(Default)]
 pub struct Kept {
-    held: Vec<Held>,
+    held: Vec<OpenHandle>,
     stale: Vec<FileHandle>,
 }
 
@@ -44,7 +44,7 @@ impl Kept {
                 assert_eq!(held.file, file, "{context}: {name} has two handles");
                 held.count += 1;
             }
-            None => self.held.push(Held {
+            None => self.held.push(OpenHandle {
                 file,
                 name: name.to_owned(),
                 count: 1,

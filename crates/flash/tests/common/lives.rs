@@ -158,8 +158,8 @@ pub fn random_call(random: &mut Random, setting: &Setting, mood: Mood, files: &F
     }
 }
 
-/// Returns an image after a power cut: in half of the cases each write is complete or lost, which random tearing seldom
-/// gives, otherwise anything is possible.
+/// Returns an image after a power cut. In half of the cases each write is complete or lost, which random tearing seldom
+/// gives. Otherwise anything is possible.
 fn image_after_cut(device: &SimDevice, random: &mut Random) -> SimDevice {
     let choices = random.next_u64();
     if random.coin() {

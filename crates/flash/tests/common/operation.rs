@@ -352,8 +352,8 @@ pub fn length(random: &mut Random, long_max: usize) -> usize {
     }
 }
 
-/// Returns the offset and the length of a write to a file of `length` bytes: inside, in the last block, across the end,
-/// at it, and beyond it with a gap.
+/// Returns the offset and the length of a write to a file of `length` bytes. It may be inside, in the last block,
+/// across the end, at it, or beyond it with a gap.
 pub fn write_place(random: &mut Random, length: usize, long_max: usize) -> (u64, usize) {
     let block = random.index(length / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES;
     let last = length.saturating_sub(1) / PAYLOAD_BYTES * PAYLOAD_BYTES;

@@ -35,8 +35,8 @@ pub fn put(pieces: &[(u64, Vec<u8>)], content: &mut Vec<u8>) {
     }
 }
 
-/// Returns the blocks of a file holding `old` that some piece changes within it, in ascending order, including a block
-/// that a later piece changes back.
+/// Returns the blocks of a file holding `old` that some piece changes within it, in ascending order. A block that a
+/// later piece changes back is included.
 pub fn changed_blocks(old: &[u8], pieces: &[(u64, Vec<u8>)]) -> Vec<usize> {
     let mut now = old.to_vec();
     let mut blocks = BTreeSet::new();

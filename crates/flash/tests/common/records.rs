@@ -114,8 +114,8 @@ fn call(random: &mut Random, model: &Model, number: usize) -> Operation {
     }
 }
 
-/// Returns a store in which deleting a certain file writes a record that spills a list, with one image; the model; and
-/// the name of that file.
+/// Returns a store in which deleting a certain file writes a record that spills a list, with one image. Returns also
+/// the model and the name of that file.
 pub fn before_spilling() -> (SimDevice, Model, String) {
     let mut store = Store::format(SimDevice::new(1000, 1), &options(FILES as u64)).unwrap();
     let mut model = Model::new();

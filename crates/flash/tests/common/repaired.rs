@@ -142,10 +142,10 @@ pub struct Found {
     pub missing: usize,
 }
 
-/// Reads everything. All data read must have been written: a file with its name has its content up to its end; a lost
+/// Reads everything. All data read must have been written. A file with its name has its content up to its end. A lost
 /// file has some earlier content. Files of which nothing is left are counted.
 ///
-/// If a file may have been deleted before, its end may be gone, so that an earlier end shows; each piece must have been
+/// If a file may have been deleted before, its end may be gone, so that an earlier end shows. Each piece must have been
 /// in a file at that place.
 pub fn judge(
     store: &mut Store<SimDevice>,

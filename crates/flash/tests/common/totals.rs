@@ -7,8 +7,8 @@ use flash::{PAYLOAD_BYTES, Store};
 
 use super::operation::Content;
 
-/// Maximum number of blocks that a file may own beyond those that hold its content: two lanes and a reserve of at most
-/// 64 blocks each, and a run of which a cut has left the beginning.
+/// Maximum number of blocks that a file may own beyond those that hold its content. They are two lanes and a reserve of
+/// at most 64 blocks each, and a run of which a cut has left the beginning.
 pub const BLOCKS_OWNED_BEYOND_MAX: u64 = 4 * 64;
 
 /// Blocks that the store may reserve for the next list of free pieces.

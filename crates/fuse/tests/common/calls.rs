@@ -277,7 +277,7 @@ impl Map {
     }
 
     /// Lets a child process map the file, change a byte and unmap it, to test whether the change reaches the file
-    /// system. In this process, which also serves the mount, that could wait forever: the kernel writes changed pages
+    /// system. In this process, which also serves the mount, that could wait forever. The kernel writes changed pages
     /// of a FUSE file while it holds the process's memory map, and the server's own threads need that map.
     pub fn set_in_child(file: &File, length: usize, offset: usize, value: u8) {
         assert!(offset < length);
@@ -286,7 +286,7 @@ impl Map {
         assert!(child >= 0, "{}", io::Error::last_os_error());
         if child == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping of an open file at an address of the kernel's choice; one byte within it is
+            // SAFETY: a new mapping of an open file at an address of the kernel's choice. One byte within it is
             // written, and then exactly that mapping is removed.
             unsafe {
                 let start = libc::mmap(

@@ -9,8 +9,8 @@ use super::Reason;
 /// Size of the longest excerpt of one item, in bytes.
 pub const EXCERPT_BYTES_MAX: usize = 80;
 
-/// Size of the longest text about two series and their shared key, in bytes: the beginnings of both, the whole key, and
-/// the words between them.
+/// Size of the longest text about two series and their shared key, in bytes. It holds the beginnings of both, the whole
+/// key, and the words between.
 pub const EXCERPT_SHARED_BYTES_MAX: usize = 2 * (EXCERPT_BYTES_MAX + 8) + db::KEY_BYTES_MAX + 20;
 
 const REASONS: usize = Reason::ALL.len();
@@ -46,7 +46,7 @@ impl IntakeCounters {
         self.shed.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of MQTT messages that are finished, whatever their outcome.
+    /// Returns the number of MQTT messages that are finished, with any outcome.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
@@ -72,8 +72,8 @@ impl IntakeCounters {
         self.retained_skipped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of readings that the destination has taken although another series, which differs only in
-    /// what the template leaves out, had their key first; they are in [`readings`](Self::readings).
+    /// Returns the number of readings that were taken although another series had their key first. That series differs
+    /// only in what the template leaves out. These readings are in [`readings`](Self::readings), too.
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.merged.load(Ordering::Relaxed)

@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use db::Time;
 use serde_json::value::RawValue;
 
-use super::decode::{Decoded, finite, text};
-use super::series::IDENTITY_BYTES_MAX;
+use super::template::IDENTITY_BYTES_MAX;
 use super::time::{rfc3339, times_ten_to};
-use super::value::{Sent, ValueRule, of_member};
+use super::value::{Decoded, Sent, ValueRule, finite, of_member, payload_text};
 use super::{Reason, excerpt};
 use crate::Error;
 use crate::line::Precision;
@@ -219,7 +218,7 @@ impl MemberRules {
 }
 
 /// Appends names as levels of a key. `/` and `%` in a name, and a name that is `+` or `#`, are written as `%` and two
-/// hexadecimal digits, so that no two paths give the same levels and a key leads back to its path. It stops above
+/// hexadecimal digits. So no two paths give the same levels, and a key leads back to its path. It stops above
 /// `bytes_max`, where the value must be refused anyway: one long name can be a part of thousands of paths.
 pub(super) fn push_levels(part: &mut String, names: &[Cow<'_, str>], bytes_max: usize) {
     let mut is_first = part.is_empty();
@@ -292,7 +291,7 @@ fn parse(bytes: &[u8]) -> Result<Json<'_>, Reason> {
         return Err(Reason::Oversized);
     }
     let document: &RawValue =
-        serde_json::from_str(text(bytes)?).map_err(|_| Reason::JsonInvalid)?;
+        serde_json::from_str(payload_text(bytes)?).map_err(|_| Reason::JsonInvalid)?;
     built(document.get(), LEVELS_MAX)
 }
 

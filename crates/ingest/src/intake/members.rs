@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use db::Time;
 
 use super::json::{self, JsonTake, Member};
-use super::run::{Known, LineProgress, Origin, Waiting, encode, topic_name};
+use super::run::{KnownKey, LineProgress, Origin, Waiting, encode, topic_name};
 use super::template::Subject;
 use super::value::of_member;
 use super::{Destination, Intake, Note, Outcome, PayloadKind, PutError, Reason};
@@ -40,8 +40,8 @@ impl<D: Destination> Intake<D> {
         };
         let mut progress = self.progress_of(waiting, topic, payload);
         if waiting.is_some_and(|waiting| waiting.rules_set != self.rules_set) {
-            // Other rules may take other values, so the places of those that are finished say nothing. They are taken
-            // again, like those of a message that comes again.
+            // Other rules may take other values, so the number of finished values means nothing. All values are taken
+            // again, as if the message came again.
             progress = LineProgress {
                 lsn_end: progress.lsn_end,
                 ..LineProgress::default()
@@ -120,7 +120,7 @@ impl<D: Destination> Intake<D> {
         rule: usize,
         topic: &str,
         member: &Member<'_>,
-    ) -> Result<(Known, usize), Reason> {
+    ) -> Result<(KnownKey, usize), Reason> {
         if let Some(time) = member.time {
             self.check_at(time)?;
         }

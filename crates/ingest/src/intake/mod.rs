@@ -4,8 +4,8 @@
 //! the counts of refusals by reason ([`Intake`]); where readings go ([`Destination`]) and the database as that place
 //! ([`NodeDestination`]).
 //!
-//! **Invariants:** a refusal affects that message, line or reading alone; no sender makes anything grow beyond its
-//! limit; no reading of a message is handed over twice because the message had to wait, except over a reload; a refused
+//! **Invariants:** a refusal affects that message, line or reading alone. No sender makes anything grow beyond its
+//! limit. No reading of a message is handed over twice because the message had to wait, except over a reload. A refused
 //! message creates no object.
 //!
 //! **Files:** `run.rs` the intake, `members.rs` messages of several values, `options.rs` its options, `decode.rs`
@@ -31,7 +31,6 @@ mod value;
 
 pub(crate) use counters::excerpt;
 pub use counters::{EXCERPT_BYTES_MAX, EXCERPT_SHARED_BYTES_MAX, IntakeCounters};
-pub(crate) use decode::finite;
 pub use json::{
     ArrayRule, Decision, JSON_BYTES_MAX, JSON_VALUES_MAX, JsonRule, JsonTake, MemberRule,
     MemberRules, PathPattern,
@@ -48,6 +47,7 @@ pub use sparkplug::{
 };
 pub use template::{TEMPLATE_BYTES_MAX, TagsForm, Template, TemplateKind};
 pub use time::{TIME_MS_MAX, TIME_MS_MIN, rfc3339};
+pub(crate) use value::finite;
 pub use value::{ValueKind, ValueRule};
 
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub trait Destination: Send + Sync + 'static {
     /// Returns whether that clock has been set from a trusted source.
     fn wall_trusted(&self) -> bool;
 
-    /// Is told why the next reading is one, and what is refused. Only whoever explains the configuration needs this.
+    /// Is told why the next reading is one, and what is refused. Only an explanation of the configuration needs this.
     fn note(&self, _note: Note<'_>) {}
 }
 

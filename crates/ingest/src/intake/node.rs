@@ -15,7 +15,7 @@ use crate::pattern;
 pub struct NodeDestination<S: SegmentStore> {
     database: Arc<Database<S>>,
     clock: Arc<dyn Clock>,
-    rules: Mutex<Held>,
+    rules: Mutex<ActiveRules>,
     /// Second of the wall clock at which `trusted` was last queried, since the query is a system call.
     trusted_at_s: AtomicI64,
     trusted: AtomicBool,
@@ -35,7 +35,7 @@ impl<S: SegmentStore> NodeDestination<S> {
         Self {
             database,
             clock,
-            rules: Mutex::new(Held::new(rules)),
+            rules: Mutex::new(ActiveRules::new(rules)),
             trusted_at_s: AtomicI64::new(i64::MIN),
             trusted: AtomicBool::new(false),
         }
@@ -62,15 +62,15 @@ impl<S: SegmentStore> NodeDestination<S> {
     /// # Errors
     /// As [`declare_exact`](Self::declare_exact); the rules are in force nevertheless.
     pub fn set_rules(&self, rules: KeyRules) -> Result<u32, db::Error> {
-        let mut held = self.rules();
-        let same = held.rules.rules == rules.rules
-            && held.rules.default_validity_ms == rules.default_validity_ms;
-        let applied = held.applied && same;
-        *held = Held {
+        let mut active = self.rules();
+        let same = active.rules.rules == rules.rules
+            && active.rules.default_validity_ms == rules.default_validity_ms;
+        let applied = active.applied && same;
+        *active = ActiveRules {
             applied,
-            ..Held::new(rules)
+            ..ActiveRules::new(rules)
         };
-        self.apply(&mut held)
+        self.apply(&mut active)
     }
 
     /// Returns which declared keys could not be created when the rules were last applied, and why, as text; `None` if
@@ -80,16 +80,16 @@ impl<S: SegmentStore> NodeDestination<S> {
         self.rules().failures.clone()
     }
 
-    fn apply(&self, held: &mut Held) -> Result<u32, db::Error> {
+    fn apply(&self, active: &mut ActiveRules) -> Result<u32, db::Error> {
         let (mut declared, mut failed) = (0_u64, 0_u64);
         let mut first: Option<(&str, db::Error)> = None;
         let mut general = None;
-        for rule in &held.rules.rules {
+        for rule in &active.rules.rules {
             if !pattern::is_exact(&rule.pattern) {
                 continue;
             }
             declared += 1;
-            match self.declare(held, &rule.pattern) {
+            match self.declare(active, &rule.pattern) {
                 Ok(_) => {}
                 Err(
                     error @ (db::Error::KeyInvalid { .. }
@@ -111,7 +111,7 @@ impl<S: SegmentStore> NodeDestination<S> {
             )
         });
         // Keys created later get their validity then, so the rules need to be applied only once.
-        if !held.applied {
+        if !active.applied {
             for id in (0..self.database.objects()).map(ObjectId) {
                 let key = self.database.key(id);
                 let key = key.as_str();
@@ -119,17 +119,17 @@ impl<S: SegmentStore> NodeDestination<S> {
                 if key.is_empty() {
                     continue;
                 }
-                self.set_quality(held, id, key);
-                if self.database.validity(id) == held.validity_of(key) {
+                self.set_quality(active, id, key);
+                if self.database.validity(id) == active.validity_of(key) {
                     continue;
                 }
-                if let Err(error) = self.declare(held, key) {
+                if let Err(error) = self.declare(active, key) {
                     general.get_or_insert(error);
                 }
             }
         }
-        held.failures = failures;
-        held.applied = general.is_none();
+        active.failures = failures;
+        active.applied = general.is_none();
         match general {
             Some(error) => Err(error),
             None => Ok(self.database.objects()),
@@ -138,30 +138,30 @@ impl<S: SegmentStore> NodeDestination<S> {
 
     /// Declares a key. Never waits, because the caller's thread serves others too. A declaration that finds no room in
     /// the queue reaches flash with the object's first reading.
-    fn declare(&self, held: &Held, key: &str) -> Result<ObjectId, db::Error> {
-        let (avi_ms, temporal) = held.validity_of(key);
+    fn declare(&self, active: &ActiveRules, key: &str) -> Result<ObjectId, db::Error> {
+        let (avi_ms, temporal) = active.validity_of(key);
         let id = self.database.try_declare(&ObjectSpec {
             key,
             avi_ms,
             temporal,
         })?;
-        self.set_quality(held, id, key);
+        self.set_quality(active, id, key);
         Ok(id)
     }
 
     /// Returns the object of a key. Declares a new one; never waits.
-    fn object_of(&self, held: &Held, key: &str) -> Result<u32, Reason> {
+    fn object_of(&self, active: &ActiveRules, key: &str) -> Result<u32, Reason> {
         check_key(key)?;
-        if !held.rules.auto_create && held.rule_of(key).is_none() {
+        if !active.rules.auto_create && active.rule_of(key).is_none() {
             return Err(Reason::KeyUnknown);
         }
         if let Some(id) = self.database.lookup(key) {
             return Ok(id.0);
         }
-        if self.database.objects() >= held.rules.keys_max {
+        if self.database.objects() >= active.rules.keys_max {
             return Err(Reason::KeysMax);
         }
-        match self.declare(held, key) {
+        match self.declare(active, key) {
             Ok(id) => Ok(id.0),
             Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
             Err(db::Error::TableFull { .. } | db::Error::KeysFull { .. }) => Err(Reason::KeysMax),
@@ -175,12 +175,12 @@ impl<S: SegmentStore> NodeDestination<S> {
         }
     }
 
-    fn set_quality(&self, held: &Held, id: ObjectId, key: &str) {
-        let (weight, shed) = held.quality_of(key);
+    fn set_quality(&self, active: &ActiveRules, id: ObjectId, key: &str) {
+        let (weight, shed) = active.quality_of(key);
         self.database.set_quality(id, weight, shed);
     }
 
-    fn rules(&self) -> MutexGuard<'_, Held> {
+    fn rules(&self) -> MutexGuard<'_, ActiveRules> {
         // Rules are replaced as a whole, so a panic of another lock holder does no harm.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,7 +188,7 @@ impl<S: SegmentStore> NodeDestination<S> {
 
 /// The rules in force.
 #[derive(Debug)]
-struct Held {
+struct ActiveRules {
     rules: KeyRules,
     index: RuleIndex,
     /// Whether the existing keys have the validity that the rules say.
@@ -196,7 +196,7 @@ struct Held {
     failures: Option<String>,
 }
 
-impl Held {
+impl ActiveRules {
     fn new(rules: KeyRules) -> Self {
         Self {
             index: RuleIndex::new(rules.rules.iter().map(|rule| rule.pattern.as_str())),

@@ -3,8 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::Reason;
-use super::decode::finite;
-use super::value::{DecodedValue, Sent, ValueRule, integer, of_member};
+use super::value::{DecodedValue, Sent, ValueRule, finite, integer, of_member};
 
 /// The type of a number that a put asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +17,8 @@ pub enum PutType {
 }
 
 /// Writes the stored form of a value to the front of `bytes`; returns its length. Without a type, a number becomes what
-/// it becomes in a message of JSON. A number with a type may be written as a text, because many programs cannot write
-/// each digit of a large number in JSON.
+/// it becomes in a message of JSON. A number with a type may be written as a text: many programs cannot write each
+/// digit of a large number in JSON.
 ///
 /// # Errors
 /// [`Reason::PayloadInvalid`] for what is no single value, or none of this type; [`Reason::NumberInexact`] for a whole

@@ -12,7 +12,7 @@ pub enum Reason {
     /// The payload is not JSON, or nested deeper than 127 levels.
     JsonInvalid,
     /// The JSON lacks the configured field or time field, or the field is not a number, text or (except for a time)
-    /// truth value; or it, or an element of its array, holds none of several fields.
+    /// truth value. Or the JSON, or an element of its array, holds none of several fields.
     JsonFieldMissing,
     /// Not a line of line protocol.
     LineInvalid,
@@ -42,7 +42,7 @@ pub enum Reason {
     RetainedUntimed,
     /// A whole number that no kind of value holds exactly.
     NumberInexact,
-    /// The topic is none of Sparkplug, or the payload or metric is no protobuf of its schema; or it has not what a
+    /// The topic is none of Sparkplug, or the payload or metric is no protobuf of its schema. Or it lacks a part that a
     /// message of its kind must have.
     SparkplugInvalid,
     /// The metric has an alias that no birth has given, or that a birth has given to two metrics.

@@ -8,9 +8,9 @@ use db::Time;
 use db::value::Value;
 
 use super::decode;
-use super::series::{IDENTITY_BYTES_MAX, Sources};
+use super::series::Sources;
 use super::sparkplug::Nodes;
-use super::template::Subject;
+use super::template::{IDENTITY_BYTES_MAX, Subject};
 use super::time::Window;
 use super::value::DecodedValue;
 use super::{
@@ -33,7 +33,7 @@ pub struct Intake<D: Destination> {
     /// Maps a topic to rule and object: for a known topic only the payload must be decoded.
     topics: HashMap<Box<[u8]>, Target>,
     /// Maps the data that a field's key is made from, and what its template leaves out, to its object.
-    fields: HashMap<Box<str>, Known>,
+    fields: HashMap<Box<str>, KnownKey>,
     sources: Sources,
     /// What is known of the edge nodes of Sparkplug.
     pub(super) sparkplug: Nodes,
@@ -56,12 +56,12 @@ const _: () = assert!(
 #[derive(Clone, Copy, Debug)]
 struct Target {
     rule: usize,
-    known: Known,
+    known: KnownKey,
 }
 
 /// Where the readings of a series go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownKey {
     object: u32,
     /// Whether another series, which differs only in what the template leaves out, had this key first.
     is_merged: bool,
@@ -203,7 +203,7 @@ impl<D: Destination> Intake<D> {
     }
 
     /// Takes one MQTT message. After [`Outcome::Wait`] the next call with this topic and exactly the rest of the
-    /// payload continues where it stopped; any other call makes the intake forget that position.
+    /// payload continues where it stopped. Any other call makes the intake forget that position.
     pub fn mqtt(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
         self.mqtt_message(topic, payload, false)
     }
@@ -306,7 +306,7 @@ impl<D: Destination> Intake<D> {
     /// As [`put_at`](Self::put_at), with a time in whole ms.
     pub(super) fn put(
         &self,
-        known: Known,
+        known: KnownKey,
         value: &[u8],
         time_ms: Option<i64>,
         origin: Origin,
@@ -317,7 +317,7 @@ impl<D: Destination> Intake<D> {
     /// Hands a reading over and counts it.
     pub(super) fn put_at(
         &self,
-        known: Known,
+        known: KnownKey,
         value: &[u8],
         time: Option<Time>,
         origin: Origin,
@@ -341,7 +341,7 @@ impl<D: Destination> Intake<D> {
     fn message_of_one(
         &mut self,
         (rule, origin): (usize, Origin),
-        known: Option<Known>,
+        known: Option<KnownKey>,
         topic: &[u8],
         payload: &[u8],
     ) -> Outcome {
@@ -430,7 +430,7 @@ impl<D: Destination> Intake<D> {
 
     /// Takes one line of line protocol without its line feed; a carriage return at its end belongs to the line end. A
     /// blank line or comment is accepted with `lsn_end` 0. After [`Outcome::Wait`] (whose `consumed` is 0) the next
-    /// call with the same line continues where it stopped; any other call makes the intake forget that position.
+    /// call with the same line continues where it stopped. Any other call makes the intake forget that position.
     pub fn line(&mut self, line: &[u8]) -> Outcome {
         let waiting = self.waiting_line.take();
         let mut progress = self.progress_of(waiting, b"", line);
@@ -458,7 +458,7 @@ impl<D: Destination> Intake<D> {
         self.take_line(line, None, Origin::Sent, progress)
     }
 
-    /// As [`line_from`](Self::line_from), for a line whose time is in `precision`, whatever the configuration says.
+    /// As [`line_from`](Self::line_from), for a line whose time is in `precision` instead of the configured unit.
     pub fn line_in(
         &mut self,
         line: &[u8],
@@ -561,7 +561,7 @@ impl<D: Destination> Intake<D> {
         name: Escaped<'_>,
         value: FieldValue<'_>,
         from: Option<(usize, &str)>,
-    ) -> Result<(Known, usize), Reason> {
+    ) -> Result<(KnownKey, usize), Reason> {
         let Scratch {
             value: buffer,
             text,
@@ -589,7 +589,7 @@ impl<D: Destination> Intake<D> {
         &mut self,
         from: Option<(usize, &str)>,
         subject: Subject<'_>,
-    ) -> Result<Known, Reason> {
+    ) -> Result<KnownKey, Reason> {
         let (template, topic) = match from {
             None => (&self.options.line_key, ""),
             Some((rule, topic)) => match self.options.subscriptions.get(rule) {
@@ -633,7 +633,7 @@ impl<D: Destination> Intake<D> {
         if is_merged {
             self.counters.keep_merged(text);
         }
-        let known = Known { object, is_merged };
+        let known = KnownKey { object, is_merged };
         let name = if leaves_out { &*whole } else { &*identity };
         // What a template leaves out has no limit of its own. A longer one is looked up each time.
         if name.len() <= IDENTITY_BYTES_MAX {
@@ -655,7 +655,7 @@ impl<D: Destination> Intake<D> {
     }
 
     /// Returns the object of a topic that was not cached, and caches it.
-    fn object_of(&mut self, rule: usize, topic: &[u8]) -> Result<Known, Reason> {
+    fn object_of(&mut self, rule: usize, topic: &[u8]) -> Result<KnownKey, Reason> {
         let name = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
         let template: &Template = match self.options.subscriptions.get(rule) {
             Some(subscription) => &subscription.key,
@@ -689,7 +689,7 @@ impl<D: Destination> Intake<D> {
         if is_merged {
             self.counters.keep_merged(text);
         }
-        let known = Known { object, is_merged };
+        let known = KnownKey { object, is_merged };
         if topic.len() <= TOPIC_CACHED_BYTES_MAX {
             // Several topics can have the same key, so the limit on keys does not limit topics.
             if self.topics.len() >= self.options.topics_cached_max {

@@ -1,12 +1,12 @@
-//! Series and their keys. A template writes less into a key than a line contains (the names of tags are left out,
-//! values may contain slashes), so it can give one key to two series, whose readings could not be told apart later. The
+//! Series and their keys. A template writes less into a key than a line contains: it leaves out the names of tags, and
+//! values may contain slashes. So it can give one key to two series, whose readings could not be told apart later. The
 //! first series has the key, which the destination keeps; readings of another one are refused. Series that differ only
-//! in what the template leaves out share their key, as its author wants; how many readings come of others than the
-//! first is counted.
+//! in what the template leaves out share their key, as its author wants. Readings of the others than the first are
+//! counted.
 //!
 //! **Invariants:** what is kept is the identity that `Template::identify` writes, and the checksum of what [`texts`]
 //! says. Both are on flash, so they stay as they are. Nothing is kept where the identity can be read back from each key
-//! of the template, whatever the rules are: rules change, and must not mix series then.
+//! of the template under any rules. Rules change, and must not mix series then.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,12 +14,6 @@ use std::hash::{BuildHasher, RandomState};
 use super::{
     Destination, EXCERPT_BYTES_MAX, IntakeOptions, JsonTake, KeyOwner, PayloadKind, Reason,
 };
-
-/// Largest size in bytes of the data that a key is made from: names of tags take room here although they are not in the
-/// key.
-pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
-
-const _: () = assert!(IDENTITY_BYTES_MAX <= db::SERIES_BYTES_MAX);
 
 /// What makes keys: the template of a rule, with the names that the rule gives to values of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +163,9 @@ impl Sources {
     }
 }
 
-/// Returns for lines, and for each subscription, the text of the template, and the same with what the rule names values
-/// of documents: with other names, keys come from other values. A rule that gives no names has the text of its
-/// template, so that names of others change nothing for its keys.
+/// Returns for lines, and for each subscription, the text of the template, and the same with the names that the rule
+/// gives to values of documents. With other names, keys come from other values. A rule that gives no names has the text
+/// of its template, so that names of others change nothing for its keys.
 fn texts(options: &IntakeOptions) -> Vec<(String, String)> {
     let of_rules = options.subscriptions.iter();
     let of_rules = of_rules.map(|rule| (rule.key.text(), names(&rule.payload)));
@@ -275,7 +269,7 @@ mod tests {
 
     /// A difference makes every store forget which series has which key.
     #[test]
-    fn what_stands_for_templates_on_flash_is_what_it_was() {
+    fn texts_for_templates_on_flash_stay_as_they_were() {
         let lines = "x-{measurement}/{pairs}/{values}/{tag:a b}/{field}";
         let rules = vec![
             of("{topic}/{1}/{9}", PayloadKind::Number),

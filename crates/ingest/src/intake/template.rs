@@ -6,6 +6,11 @@ use crate::line::{ESCAPED, Escaped, Line, push_tag};
 /// Size of the longest template, in bytes.
 pub const TEMPLATE_BYTES_MAX: usize = 256;
 
+/// Largest size in bytes of the data that a key is made from. Names of tags count although they are not in the key.
+pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
+
+const _: () = assert!(IDENTITY_BYTES_MAX <= db::SERIES_BYTES_MAX);
+
 /// The data that a template can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateKind {
@@ -216,7 +221,7 @@ impl Template {
         text
     }
 
-    /// Returns the text of a template with another part in place of `{tags}`, so that it means this form in any store;
+    /// Returns the text of a template with another part in place of `{tags}`, so that it means this form in any store.
     /// `None` if it does not have `{tags}`.
     #[must_use]
     pub fn text_with_tags(text: &str, form: TagsForm) -> Option<String> {
@@ -269,11 +274,11 @@ impl Template {
         }
     }
 
-    /// Appends the data that [`render`](Self::render) uses, in line protocol form, to `identity`: two messages or
+    /// Appends the data that [`render`](Self::render) uses, in line protocol form, to `identity`. Two messages or
     /// fields have the same text if and only if they agree in everything that the template names. Two values of
-    /// documents must also have the same path, whatever the template names: one message brings both. What stands for
-    /// the path counts, too: rules with the same template may name it differently. A metric of Sparkplug has all of its
-    /// identity, whatever the template names. Topics and paths must not contain line feeds.
+    /// documents must also have the same path, even if the template does not name it: one message brings both. The text
+    /// in place of the path counts, too: rules with the same template may name it differently. A metric of Sparkplug
+    /// has all of its identity with any template. Topics and paths must not contain line feeds.
     pub(crate) fn identify(&self, identity: &mut String, topic: &str, subject: Subject<'_>) {
         let begin = identity.len();
         for part in &self.parts {
@@ -306,8 +311,8 @@ impl Template {
         push_member(identity, subject);
     }
 
-    /// Appends everything that tells a reading from those of other series, also what the template leaves out, in the
-    /// form of [`identify`](Self::identify): whoever has the same text has the same identity, too.
+    /// Appends everything that tells a reading from those of other series, also what the template leaves out. The form
+    /// is that of [`identify`](Self::identify): two series with the same text have the same identity, too.
     pub(crate) fn identify_whole(&self, whole: &mut String, topic: &str, subject: Subject<'_>) {
         match subject {
             Subject::Field(line, field) => {
@@ -340,9 +345,9 @@ impl Template {
         }
     }
 
-    /// Returns whether the identity can be read back from each key, so that no two identities have the same key. That
-    /// of a value of a document cannot: the end of a topic and the beginning of a path look alike, and filters, which
-    /// may say how many levels a topic has, can change.
+    /// Returns whether the identity can be read back from each key, so that no two identities have the same key. The
+    /// identity of a value of a document cannot: the end of a topic and the beginning of a path look alike. Filters may
+    /// say how many levels a topic has, and can change.
     pub(crate) fn can_be_read_back(&self, subject: Subject<'_>) -> bool {
         let is_literal = |part: &&Part| matches!(part, Part::Literal(_));
         let literals = self.parts.iter().take_while(is_literal).count();

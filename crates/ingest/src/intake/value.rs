@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use base::seeded_bug::SeededBug;
+use db::Time;
 use db::value::Value;
 
 use super::Reason;
-use super::decode::finite;
 
 /// Below this size every whole number is a double.
 const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
@@ -40,7 +40,7 @@ pub enum ValueKind {
 pub struct ValueRule {
     /// The kind that they get.
     pub kind: ValueKind,
-    /// Texts that stand for true, whatever the case of their ASCII letters. If there are none,
+    /// Texts that stand for true; the case of ASCII letters does not matter. If there are none,
     /// [`ValueKind::Boolean`] has `true`, `on` and `1`, but for those that stand for false.
     pub words_true: Vec<String>,
     /// The same for false, with `false`, `off` and `0`.
@@ -103,6 +103,30 @@ impl DecodedValue<'_> {
             Self::Boolean(value) => DecodedValue::Boolean(value),
             Self::Text(text) => DecodedValue::Text(Cow::Owned(text.into_owned())),
         }
+    }
+}
+
+/// The value and time of a payload that holds one reading.
+pub(crate) struct Decoded {
+    pub(crate) value: DecodedValue<'static>,
+    pub(crate) time: Option<Time>,
+}
+
+/// Returns the text of a payload, without the byte order mark that some tools put in front.
+pub(super) fn payload_text(payload: &[u8]) -> Result<&str, Reason> {
+    let text = std::str::from_utf8(payload).map_err(|_| Reason::InvalidUtf8)?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+/// Parses a number as text, with nothing around it.
+///
+/// # Errors
+/// [`Reason::NotFinite`] for NaN, infinities and numbers too great for a double; [`Reason::PayloadInvalid`].
+pub(crate) fn finite(text: &str) -> Result<f64, Reason> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        Ok(_) => Err(Reason::NotFinite),
+        Err(_) => Err(Reason::PayloadInvalid),
     }
 }
 
@@ -233,7 +257,7 @@ fn is_digits(text: &str) -> bool {
 }
 
 /// Reads a number. A whole number that is written without point and exponent is a double if the double is exact, and
-/// otherwise an integer: it may be a counter or an identity, in which each digit counts.
+/// otherwise an integer. It may be a counter or an identity, in which each digit counts.
 ///
 /// # Errors
 /// [`Reason::NumberInexact`] for a whole number that is neither; otherwise as [`finite`].

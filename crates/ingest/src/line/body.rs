@@ -45,8 +45,8 @@ pub struct BodyTaken {
     pub lsn_end: u64,
     /// The first refused lines, at most [`REFUSED_LINES_MAX`].
     pub lines: Vec<RefusedLine>,
-    /// Number of the line with a quoted text that has line breaks and no certain end: the line and everything after it
-    /// was refused as one.
+    /// Number of the line with a quoted text that has line breaks and no certain end. This line and all after it were
+    /// refused as one.
     pub text_open_line: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ pub enum BodyStopped {
 
 /// The next piece of a body.
 enum Piece {
-    /// A line of so many bytes, without its end.
+    /// A line with its number of bytes, without its end.
     Line(usize),
     /// A line whose quoted text does not end within the body, and whether that text has line breaks.
     Cut(bool),
@@ -90,7 +90,7 @@ enum Piece {
 }
 
 impl LineBody {
-    /// Creates a body whose times are in `precision`, whatever the configuration says. `line_bytes_max`: size of the
+    /// Creates a body whose times are in `precision` instead of the configured unit. `line_bytes_max`: size of the
     /// longest line without its end.
     #[must_use]
     pub fn new(bytes: Vec<u8>, precision: Precision, line_bytes_max: usize) -> Self {

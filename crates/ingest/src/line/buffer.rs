@@ -89,8 +89,8 @@ impl LineBuffer {
                 Found::Open => return Some(Piece::TextOpen(&[])),
             }
         }
-        // Look only at as many bytes as show that a line is too long, so that the pieces do not depend on how the
-        // stream is cut into reads.
+        // Stop at the first byte that shows that a line is too long. So the pieces do not depend on how the stream is
+        // cut into reads.
         let seen = (self.start + self.line_bytes_max + 2).min(self.end);
         let line = &self.bytes[self.start..seen];
         match self.line_end.find(0, line) {

@@ -36,7 +36,7 @@ const WRITE_SECONDS_MAX: u64 = 30;
 const TEXT_SECONDS_MAX: u64 = 10;
 
 /// A connection that must close is read until it has been silent for this time, or until this many bytes have been
-/// read: lines that have already arrived are taken.
+/// read. So lines that have already arrived are taken.
 const LEAVING_SILENCE: Duration = Duration::from_millis(20);
 const LEAVING_BYTES_MAX: usize = 8 << 20;
 

@@ -2,8 +2,8 @@
 //!
 //! An outside person may choose the content of a logged text. If such a text were cut at its line breaks, the pieces
 //! would be lines of their own, and that person could set any sensor. So quotes are followed even in a line that is
-//! later refused: `="` after the first space begins a text, whatever else is wrong with the line. Where a tag's value
-//! may end with a backslash, which has no form in lines, the space behind it counts as the first, too.
+//! later refused. `="` after the first space begins a text, also in a line with other errors. Where a tag's value may
+//! end with a backslash, which has no form in lines, the space behind it counts as the first, too.
 
 use memchr::memchr2;
 
@@ -14,8 +14,8 @@ pub(crate) enum Found {
     More,
     /// The position of the line break, counted from the beginning of the line.
     At(usize),
-    /// A quoted text contains line breaks, and where it ends is unknown: it is longer than a line may be, or its line
-    /// was cut off, and the quote belongs to a later line. Nothing after its first quote can be trusted.
+    /// A quoted text contains line breaks, and its end is unknown. It is longer than a line may be, or its line was cut
+    /// off and the quote belongs to a later line. Bytes after its first quote cannot be trusted.
     Open,
 }
 
@@ -50,8 +50,8 @@ enum Tail {
 enum Place {
     /// Only white space so far.
     Blank,
-    /// The measurement of a line that begins with white space, perhaps because the measurement is missing, or a tag's
-    /// value behind an escaped space: a name before an equals sign here is a field.
+    /// The measurement of a line that begins with white space, or a tag's value behind an escaped space. The
+    /// measurement may be missing, so a name before an equals sign here is a field.
     Indented,
     Comment,
     /// The measurement, where a quote stands for itself.
@@ -131,7 +131,7 @@ impl LineEnd {
             return self.step_in_text(byte);
         }
         if std::mem::take(&mut self.is_escaped) && matches!(byte, b',' | b'=' | b' ') {
-            // A value cannot end with a backslash, yet its sender may not know that, and the author of the value may
+            // A value cannot end with a backslash, yet its sender may not know that. The author of the value may also
             // be the author of a text behind it. In a value that goes on, an equals sign is escaped.
             if byte == b' ' && self.place == Tag {
                 self.place = Indented;
@@ -152,7 +152,7 @@ impl LineEnd {
                 self.text_break = None;
                 Text
             }
-            // No valid text ends like this: its line was cut off, and this is the quote of a later line. Whoever chose
+            // No valid text ends like this: its line was cut off, and this is the quote of a later line. The author of
             // the text of that line also chose what follows.
             (Closed, byte) if self.text_break.is_some() && !matches!(byte, b',' | b' ' | b'\r') => {
                 return Found::Open;

@@ -6,9 +6,9 @@ use db::value::Value;
 
 use super::parse::ESCAPED;
 
-/// Appends one line without its end. Names must not be empty, the measurement must not begin with `#`, no name and no
-/// tag's value may contain line breaks or end with a backslash, and no float may be NaN or infinite: the line protocol
-/// cannot represent those. No text with line breaks may end in `name field=`: readers refuse it.
+/// Appends one line without its end. The line protocol cannot represent some texts and numbers. Names must not be
+/// empty, and the measurement must not begin with `#`. No name and no tag's value may contain line breaks or end with a
+/// backslash. No float may be NaN or infinite. No text with line breaks may end in `name field=`: readers refuse it.
 pub fn write_line(
     text: &mut String,
     measurement: &str,

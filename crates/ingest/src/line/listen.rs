@@ -299,7 +299,7 @@ fn bind_unix(
                 return Err(fail(reason.to_owned(), Code::Busy));
             }
             Err(error) => {
-                let reason = format!("whether somebody listens on it cannot be told: {error}");
+                let reason = format!("whether another process listens on it is unknown: {error}");
                 return Err(fail(reason, Code::Denied));
             }
         },

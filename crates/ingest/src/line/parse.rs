@@ -31,8 +31,8 @@ impl<'a> Escaped<'a> {
         }
     }
 
-    /// Appends it with a backslash before each of `special`, and nothing else escaped: this form is unique for each
-    /// name, also where another part of the line follows it, because no name ends with a backslash.
+    /// Appends it with a backslash before each of `special` alone. This form is unique for each name, also where
+    /// another part of the line follows it, because no name ends with a backslash.
     pub(crate) fn push_escaped_to(self, text: &mut String, special: &[char]) {
         if !self.0.contains('\\') {
             // A text without escapes contains none of the special characters.
@@ -47,7 +47,7 @@ impl<'a> Escaped<'a> {
         }
     }
 
-    /// Appends the text without escapes as a part of a key that can be read back: `/` separates levels there, so it
+    /// Appends the text without escapes as a part of a key that can be read back. `/` separates levels there, so it
     /// becomes `~1`, and `~` becomes `~0`. In a tag's name, `=` becomes `~2`, because the first one ends the name.
     pub(crate) fn push_level_to(self, text: &mut String, is_name_of_tag: bool) {
         for found in self.chars() {
@@ -381,8 +381,8 @@ fn is_escapable(byte: u8) -> bool {
     matches!(byte, b',' | b'=' | b' ')
 }
 
-/// Returns the number of bytes before the first of `stops` that is not escaped, or before a line feed, which is allowed
-/// only in quoted texts.
+/// Returns the number of bytes before the first unescaped one of `stops`, or before a line feed. Only quoted texts may
+/// hold line feeds.
 fn token_end(text: &str, stops: &[u8]) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;

@@ -25,7 +25,7 @@ struct Seat {
     /// The moment since which the connection has been idle.
     idle_since: Cell<Option<u64>>,
     has_sent: Cell<bool>,
-    /// Whether it has been silent for so long that its place may be taken even though it has sent something.
+    /// Whether its silence is so long that its place may be taken even though it has sent something.
     is_silent: Cell<bool>,
     is_leaving: Cell<bool>,
     has_to_go: Notify,

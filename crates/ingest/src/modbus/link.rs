@@ -1,10 +1,10 @@
 //! A TCP connection or a serial port, on which one request is under way at a time.
 //!
 //! An answer may come after its timeout, when the next request is under way already. Over TCP the number of the request
-//! tells them apart, and the client of `tokio-modbus` would then be one answer behind for ever; so the connection ends
-//! with a timeout. A serial line has only the number of the device. So what has come is thrown away before each
-//! request, answers of other devices are passed over, and after a fault the line is left alone until the timeout of
-//! that request is over.
+//! tells them apart. The client of `tokio-modbus` would then be one answer behind for ever, so a timeout ends the
+//! connection. A serial line has only the number of the device. So received bytes are thrown away before each request,
+//! and answers of other devices are passed over. After a fault no request is sent until the timeout of the faulty one
+//! is over.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -45,7 +45,7 @@ enum Open {
 
 struct Connection {
     client: Client,
-    seen: Arc<Seen>,
+    seen: Arc<TransportState>,
     /// Whether it has brought an answer.
     is_proven: bool,
 }
@@ -82,7 +82,7 @@ impl Link {
                     .await
                     .unwrap_or_else(|_| Err("no connection within timeout_ms".to_owned()))
                     .map_err(failed)?;
-                let seen = Arc::new(Seen::default());
+                let seen = Arc::new(TransportState::default());
                 let transport = Watched {
                     inner: stream,
                     seen: Arc::clone(&seen),
@@ -204,7 +204,7 @@ async fn ask_on_line(
     settle(port, silence(serial.baud))
         .await
         .map_err(|error| failed(&error))?;
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(TransportState::default());
     let transport = Watched {
         inner: port.clone(),
         seen: Arc::clone(&seen),
@@ -251,7 +251,7 @@ async fn settle(port: &Port, pause: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn late(seen: &Seen, before: u64, limit: Duration) -> Failure {
+fn late(seen: &TransportState, before: u64, limit: Duration) -> Failure {
     let limit_ms = limit.as_millis();
     match seen.bytes.load(Relaxed) - before {
         0 => Failure::new(Fault::Timeout, format!("no answer within {limit_ms} ms")),
@@ -264,7 +264,7 @@ fn late(seen: &Seen, before: u64, limit: Duration) -> Failure {
 
 /// What a transport has brought.
 #[derive(Debug, Default)]
-struct Seen {
+struct TransportState {
     bytes: AtomicU64,
     /// Whether its end has been reached.
     is_over: AtomicBool,
@@ -272,12 +272,12 @@ struct Seen {
     is_muted: AtomicBool,
 }
 
-/// A transport that is looked at while a client owns it: the client tells neither an end nor a part of an answer from
+/// A transport that is observed while a client owns it. The client tells neither an end nor a part of an answer from
 /// other faults.
 #[derive(Debug)]
 struct Watched<T> {
     inner: T,
-    seen: Arc<Seen>,
+    seen: Arc<TransportState>,
     /// Whether a read brings one byte. Then what follows an answer stays where it is: the client throws away what it
     /// holds when it is called again.
     is_by_byte: bool,

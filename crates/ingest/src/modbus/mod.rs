@@ -9,10 +9,10 @@
 //! **Must not know:** what messages and lines are, the configuration file.
 //!
 //! **Invariants:** a reading comes of an answer that fits the request that is under way; what a device does not answer
-//! makes no reading. Over TCP no answer to an earlier request makes one. RTU does not number requests: there an answer
-//! that comes later than twice the timeout of its device can pass for one to the next request of this device. A device
-//! that does not answer takes its timeout of a link that others share, and the pauses between its tries grow. Links do
-//! not wait for each other.
+//! makes no reading. Over TCP no answer to an earlier request makes one. RTU does not number requests. An answer that
+//! comes later than twice the timeout can pass for one to the next request of its device. A device that does not answer
+//! takes its timeout of a link that others share, and the pauses between its tries grow. Links do not wait for each
+//! other.
 //!
 //! **Files:** `options.rs` devices and registers, `plan.rs` requests, `decode.rs` values, `exchange.rs` one request and
 //! its answer, `port.rs` serial ports, `link.rs` a connection or port, `run.rs` turns, `state.rs` figures and stop.

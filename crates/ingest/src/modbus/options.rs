@@ -252,7 +252,7 @@ pub struct DeviceOptions {
     pub interval_ms: u64,
     /// Longest wait for a connection, and for an answer.
     pub timeout_ms: u64,
-    /// Largest number of addresses that nobody wants between two registers that are read together.
+    /// Largest number of unused addresses between two registers that are read together.
     pub gap_max: u16,
     /// Shortest pause after a poll without an answer.
     pub retry_ms_min: u64,

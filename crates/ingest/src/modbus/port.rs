@@ -51,8 +51,8 @@ fn held<T>(end: &Mutex<T>) -> MutexGuard<'_, T> {
     end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns how long a line must be silent between two messages: 3.5 characters of 11 bits, as the standard says, but
-/// above 19,200 bits per second 1.75 ms.
+/// Returns how long a line must be silent between two messages: 3.5 characters of 11 bits. Above 19,200 bits per second
+/// the standard says 1.75 ms.
 pub(super) fn silence(baud: u32) -> Duration {
     let micros = 38_500_000 / u64::from(baud.max(1));
     Duration::from_micros(micros.max(1_750))
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_port_is_told() {
+    fn paths_that_are_no_port_are_refused() {
         let port = |path: &str| Serial {
             path: path.into(),
             baud: 9_600,

@@ -17,7 +17,7 @@ use super::state::{Control, DeviceState};
 use crate::intake::{Destination, IntakeCounters, LogGone, PutError, Reason};
 use crate::mqtt::pace::Backoff;
 
-/// From so many failed polls in a row on, a device counts as failing: a line now and then spoils one.
+/// Number of failed polls in a row from which on a device counts as failing: a line now and then spoils one.
 pub const FAILING_FROM: u64 = 2;
 
 /// Interval at which a reading is offered again to a store that is slow or full.
@@ -102,7 +102,7 @@ pub async fn run<D: Destination>(
     counters: Arc<IntakeCounters>,
     mut control: Control,
 ) -> Ended {
-    let mut turns = Turns {
+    let mut poller = Poller {
         link: Link::new(bus.address),
         devices: bus.devices,
         backoff: Backoff::default(),
@@ -113,24 +113,24 @@ pub async fn run<D: Destination>(
         },
         clock: SystemClock::new(),
     };
-    let now = turns.now();
-    for device in &mut turns.devices {
+    let now = poller.now();
+    for device in &mut poller.devices {
         device.due = now;
     }
     loop {
         let next = async {
             // Which one is due may have changed while it was waited for.
             let at = loop {
-                let Some(at) = turns.next() else {
+                let Some(at) = poller.next() else {
                     return std::future::pending().await;
                 };
-                let wait = turns.devices[at].due.saturating_sub(turns.now());
+                let wait = poller.devices[at].due.saturating_sub(poller.now());
                 if wait.is_zero() {
                     break at;
                 }
                 sleep(wait).await;
             };
-            turns.poll(at).await
+            poller.poll(at).await
         };
         tokio::select! {
             biased;
@@ -142,7 +142,7 @@ pub async fn run<D: Destination>(
     }
 }
 
-struct Turns<D> {
+struct Poller<D> {
     link: Link,
     devices: Vec<Device>,
     /// For the link as a whole.
@@ -153,13 +153,13 @@ struct Turns<D> {
     clock: SystemClock,
 }
 
-impl<D: Destination> Turns<D> {
+impl<D: Destination> Poller<D> {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.monotonic_ns())
     }
 
     /// Returns the device that has waited longest, or has to wait least. Between two polls without an answer, each
-    /// device that answers and is due gets its turn: otherwise the timeouts of dead devices add up before a living one.
+    /// device that answers and is due gets its turn. Otherwise the timeouts of dead devices add up before a living one.
     fn next(&self) -> Option<usize> {
         let now = self.now();
         let goes_first = |device: &Device| {

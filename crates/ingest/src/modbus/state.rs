@@ -112,7 +112,7 @@ pub fn control() -> (Controller, Control) {
 }
 
 impl Controller {
-    /// Stops the source at once: nobody waits for what it has taken.
+    /// Stops the source at once: no sender waits for what it has taken.
     pub fn stop(&self) {
         self.sender.send_replace(true);
     }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overtakes_a_message_that_is_not_durable() {
+    fn acknowledgements_wait_behind_a_message_that_is_not_durable() {
         let mut acks = Acks::default();
         let mut out = Vec::new();
         acks.push(1, 1, 5);

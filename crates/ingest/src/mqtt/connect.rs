@@ -35,7 +35,7 @@ impl From<Malformed> for Refusal {
 }
 
 /// Connects to the first address that answers. Each but the last gets an equal part of the time, so that a silent
-/// address (such as IPv6 behind many routers) does not keep the node from the next one.
+/// address does not keep the node from the next one. Behind many routers IPv6 is silent.
 pub(crate) async fn connect_to(
     addresses: &[SocketAddr],
     connect_ms_max: u64,

@@ -1,12 +1,12 @@
 //! Messages that arrive once for each matching filter, which MQTT 5 permits: the first copy is taken, the others are
 //! left out.
 //!
-//! **Invariant:** a message is left out only if the same message was taken a moment ago for another subscription. The
-//! broker decides which copy is sent, and whether all are: it may queue only those with QoS 1, send one for several
-//! filters, or omit some. Two equal messages for the same subscription are two messages, so the second is no copy. This
-//! holds only if one subscription delivers every message. A shared one does not, since other clients of its group get a
-//! part, nor does one that was just added or removed. So with two shared subscriptions both messages are taken, and
-//! such a change clears the memory of taken messages.
+//! **Invariant:** a message is left out only if the same message was just taken for another subscription. The broker
+//! decides which copies are sent. It may queue only those with QoS 1, send one for several filters, or omit some. Two
+//! equal messages for the same subscription are two messages, so the second is no copy. This holds only if one
+//! subscription delivers every message. A shared one does not, since other clients of its group get a part, nor does
+//! one that was just added or removed. So with two shared subscriptions both messages are taken, and such a change
+//! clears the memory of taken messages.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_long_ago_is_forgotten() {
+    fn messages_taken_long_ago_are_forgotten() {
         let others = |count: usize| {
             let others = ["b", "c", "d", "e"].into_iter().cycle().take(count);
             let mut sent = vec![(1, "a")];

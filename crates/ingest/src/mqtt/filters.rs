@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Number of filters in one packet; some hosted brokers refuse more.
 const FILTERS_PER_PACKET: usize = 8;
 
-enum Asked {
+enum FilterRequest {
     /// The subscriptions, and whether they were named.
     Subscribe(Vec<Subscription>, bool),
     Unsubscribe(Vec<String>),
@@ -20,7 +20,7 @@ enum Asked {
 
 struct Pending {
     packet_id: u16,
-    asked: Asked,
+    asked: FilterRequest,
 }
 
 /// Returns whether two filters match the same topic.
@@ -46,7 +46,7 @@ fn overlap(one: &str, other: &str) -> bool {
 }
 
 /// A subscription that was granted.
-struct Held {
+struct ActiveSubscription {
     /// With the requested QoS (a broker may grant less).
     subscription: Subscription,
     /// Whether the broker names it with each message.
@@ -56,8 +56,8 @@ struct Held {
 /// The subscriptions of one client id at one broker, over all its connections.
 #[derive(Default)]
 pub(super) struct Filters {
-    held: Vec<Held>,
-    /// Those of `held` that the broker granted with a lower QoS than requested.
+    active: Vec<ActiveSubscription>,
+    /// Those of `active` that the broker granted with a lower QoS than requested.
     lowered: Vec<String>,
     /// Refused on this connection; requested again on the next one.
     refused: Vec<Subscription>,
@@ -79,7 +79,7 @@ impl Filters {
         self.pending_since = None;
         self.refused.clear();
         if !session_present {
-            self.held.clear();
+            self.active.clear();
             self.lowered.clear();
         }
     }
@@ -119,23 +119,25 @@ impl Filters {
             return Ok(());
         }
         let gone: Vec<String> = self
-            .held
+            .active
             .iter()
-            .map(|held| &held.subscription.filter)
-            .filter(|held| wanted.iter().all(|want| want.filter != **held))
+            .map(|active| &active.subscription.filter)
+            .filter(|active| wanted.iter().all(|want| want.filter != **active))
             .cloned()
             .collect();
         let is_named = self.is_named(version, wanted);
-        let is_held = |want: &Subscription| {
-            let found = |held: &Held| held.subscription == *want && held.is_named == is_named;
-            self.held.iter().any(found)
+        let is_active = |want: &Subscription| {
+            let found = |active: &ActiveSubscription| {
+                active.subscription == *want && active.is_named == is_named
+            };
+            self.active.iter().any(found)
         };
-        let missing = |want: &&Subscription| !is_held(want) && !self.refused.contains(want);
+        let missing = |want: &&Subscription| !is_active(want) && !self.refused.contains(want);
         let missing: Vec<Subscription> = wanted.iter().filter(missing).cloned().collect();
         for filters in gone.chunks(FILTERS_PER_PACKET) {
             let packet_id = self.next_id();
             out.extend_from_slice(&codec::unsubscribe(version, packet_id, filters)?);
-            let asked = Asked::Unsubscribe(filters.to_vec());
+            let asked = FilterRequest::Unsubscribe(filters.to_vec());
             self.pending.push(Pending { packet_id, asked });
         }
         // A name applies to all filters in a packet.
@@ -145,7 +147,7 @@ impl Filters {
             let name = wanted.first().filter(|_| is_named);
             let name = name.map(|wanted| name_of(&wanted.filter));
             out.extend_from_slice(&codec::subscribe(version, packet_id, wanted, name)?);
-            let asked = Asked::Subscribe(wanted.to_vec(), is_named);
+            let asked = FilterRequest::Subscribe(wanted.to_vec(), is_named);
             self.pending.push(Pending { packet_id, asked });
         }
         self.pending_since = (!self.pending.is_empty()).then_some(now);
@@ -160,15 +162,15 @@ impl Filters {
         wanted: &[Subscription],
         state: &MqttState,
     ) -> Result<(), Malformed> {
-        let Some(Asked::Subscribe(asked, is_named)) = self.take(packet_id) else {
-            return Err(Malformed("a SUBACK that nobody asked for"));
+        let Some(FilterRequest::Subscribe(asked, is_named)) = self.take(packet_id) else {
+            return Err(Malformed("a SUBACK without a SUBSCRIBE"));
         };
         if asked.len() != grants.len() {
             return Err(Malformed("a SUBACK with another number of filters"));
         }
         for (asked, grant) in asked.into_iter().zip(grants) {
-            self.held
-                .retain(|held| held.subscription.filter != asked.filter);
+            self.active
+                .retain(|active| active.subscription.filter != asked.filter);
             self.lowered.retain(|lowered| *lowered != asked.filter);
             match grant {
                 // A reload has removed it while the answer was outstanding.
@@ -190,7 +192,7 @@ impl Filters {
                             ));
                         }
                     }
-                    self.held.push(Held {
+                    self.active.push(ActiveSubscription {
                         subscription: asked,
                         is_named,
                     });
@@ -208,11 +210,11 @@ impl Filters {
         wanted: &[Subscription],
         state: &MqttState,
     ) -> Result<(), Malformed> {
-        let Some(Asked::Unsubscribe(filters)) = self.take(packet_id) else {
-            return Err(Malformed("an UNSUBACK that nobody asked for"));
+        let Some(FilterRequest::Unsubscribe(filters)) = self.take(packet_id) else {
+            return Err(Malformed("an UNSUBACK without an UNSUBSCRIBE"));
         };
-        self.held
-            .retain(|held| !filters.contains(&held.subscription.filter));
+        self.active
+            .retain(|active| !filters.contains(&active.subscription.filter));
         self.lowered.retain(|lowered| !filters.contains(lowered));
         self.publish(wanted, state);
         Ok(())
@@ -238,12 +240,12 @@ impl Filters {
         let lowered = self.lowered.iter().filter(is_lacking).count();
         state
             .subscriptions_held
-            .store(self.held.len() as u64, Relaxed);
+            .store(self.active.len() as u64, Relaxed);
         let refused = self.refused.len() + lowered;
         state.subscriptions_refused.store(refused as u64, Relaxed);
     }
 
-    fn take(&mut self, packet_id: u16) -> Option<Asked> {
+    fn take(&mut self, packet_id: u16) -> Option<FilterRequest> {
         let at = self
             .pending
             .iter()

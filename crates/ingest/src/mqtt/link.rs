@@ -1,9 +1,9 @@
 //! The socket, in one of two states: registered with the runtime, or not.
 //!
 //! A broker sends one small segment per message. As long as the runtime watches the socket, each segment wakes the
-//! thread, even while the session sleeps on purpose: this costs several microseconds per message without benefit.
-//! Therefore a session that paces its reads, or that does not read because the store is behind, deregisters the socket
-//! and polls it at its own times.
+//! thread, even while the session sleeps on purpose. This costs several microseconds per message. So a session
+//! deregisters the socket while it paces its reads, or does not read because the store is behind. Then it polls the
+//! socket at its own times.
 
 use std::io::{self, ErrorKind, Read, Write};
 use tokio::io::AsyncReadExt;

@@ -285,7 +285,7 @@ pub fn packet_id(packet: &[u8], header: usize) -> Option<u16> {
     number(packet, header).filter(|id| *id != 0)
 }
 
-/// The bytes between socket and [`next`]: one buffer of [`READ_BYTES`], which grows only for a larger packet, up to the
+/// The bytes between socket and [`next`]: one buffer of [`READ_BYTES`]. It grows only for a larger packet, up to the
 /// limit of [`next`], and shrinks again after it.
 #[derive(Debug)]
 pub struct Reader {

@@ -1,5 +1,5 @@
-//! Messages of QoS 2 that have been taken and not released: the broker repeats one when it has received no PUBREC, and
-//! it is still the same message. The broker's session outlives connections, and so does this state.
+//! Messages of QoS 2 that have been taken and not released. The broker repeats such a message when it has received no
+//! PUBREC. The broker's session outlives connections, and so does this state.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,7 @@
 //! From arguments to a command, or to one line of error.
 
 use super::Cli;
+use crate::argument::first_paragraph;
 use crate::error::{CliError, STATUS_USAGE};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
@@ -42,7 +43,7 @@ where
 }
 
 /// The definition as arguments are parsed by it: a value may begin with a hyphen where this cannot be meant otherwise.
-/// So an error names the option and what it takes, and not an option `-1` that nobody has meant.
+/// So an error names the option and the values that it takes, and not an option `-1` that does not exist.
 pub(super) fn definition() -> clap::Command {
     with_hyphens(Cli::command())
 }
@@ -115,16 +116,6 @@ fn hyphened<'a>(
             && (!option.is_allow_hyphen_values_set() || option.is_require_equals_set());
         (is_it && takes).then(|| (option.to_string(), flag, text))
     })
-}
-
-/// What is wrong, out of an error of the parser: its first paragraph; the rest repeats the usage.
-pub(crate) fn first_paragraph(text: &str) -> String {
-    let lines = text
-        .lines()
-        .take_while(|line| !line.trim().is_empty())
-        .map(str::trim);
-    let wrong = lines.collect::<Vec<_>>().join(" ");
-    wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned()
 }
 
 /// What the parser says of numbers, in words of people.

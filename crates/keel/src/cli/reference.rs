@@ -259,7 +259,7 @@ fn are_made() {
 }
 
 #[test]
-fn nothing_is_left_out() {
+fn every_command_and_every_table_has_its_heading() {
     let mut words = BTreeSet::new();
     let program = Cli::command();
     super::pages::commands(&program, "keel", &mut words);

@@ -25,7 +25,7 @@ fn every_command_on_stores_and_regions_has_an_example() {
 }
 
 #[test]
-fn what_is_no_number_is_said_in_plain_words() {
+fn a_wrong_number_is_refused_in_plain_words() {
     for (text, said) in [
         ("--uid x", "must be a number such as 1000"),
         ("--gid 4294967295", "must be a number such as 1000"),
@@ -162,7 +162,7 @@ fn the_command_that_was_meant_is_found() {
 }
 
 #[test]
-fn what_was_meant_is_suggested() {
+fn a_similar_command_or_option_is_suggested() {
     let of = |text: &str| {
         let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
         let error = parse_from(&words).unwrap_err();
@@ -185,16 +185,4 @@ fn what_was_meant_is_suggested() {
     assert_eq!(of("keel zzz"), "see `keel --help`");
     // What only the program itself starts is no suggestion.
     assert!(!of("keel demo-writr").contains("demo-writer"));
-}
-
-#[test]
-fn sizes_with_and_without_suffix() {
-    assert_eq!(size("4096"), Ok(4096));
-    assert_eq!(size("256M"), Ok(256 << 20));
-    assert_eq!(size("1k"), Ok(1024));
-    assert_eq!(size("2GiB"), Ok(2 << 30));
-    assert_eq!(size("1T"), Ok(1 << 40));
-    for bad in ["", "M", "1.5G", "-1", "1Q", "99999999T", "1 M"] {
-        assert!(size(bad).is_err(), "{bad}");
-    }
 }

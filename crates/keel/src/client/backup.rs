@@ -1,18 +1,48 @@
 //! `keel backup`: backs up the store of a running node to a file.
 
-use super::{Connection, failed, strange};
-use crate::cli::BackupArgs;
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::{failed, strange};
 use crate::error::CliError;
 use crate::flash_cmd::backup::{Draft, Shape};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::error::Code;
+use clap::Args;
 use libkeel::protocol::{self, BackupBegun, BackupEnd, BackupFile, Failure, Kind};
 use serde_json::json;
+use std::path::PathBuf;
 
 /// Exit status of a backup that lacks unreadable parts of the store.
 const STATUS_IN_PARTS: u8 = 3;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel backup plant.backup\n  \
+    keel backup /mnt/usb/plant-$(date +%F).backup --json\n  \
+    keel flash check plant.backup && keel restore plant.backup\n\n\
+    The backup contains everything that was acknowledged before the command started, except what retention deletes\n\
+    meanwhile. The node continues; a commit waits for one read of 64 KiB at most. FILE is a store, which\n\
+    `keel flash check` checks. It appears only when it is complete: an interrupted backup leaves no FILE. Only root\n\
+    and the node's own user may make a backup. If no node runs, copy the image: cp --sparse=always.\n\n\
+    Exit status: 0 success; 1 there is no backup; 3 there is a backup, but the node could not read all of its\n\
+    store: the backup contains what the node could read.\n\n\
+    --json: file, size_bytes, files, bytes, readings_end (readings with numbers below this are in it),\n\
+    segments_gone (deleted by retention meanwhile), bytes_unreadable, files_left_out.")]
+pub(crate) struct BackupArgs {
+    /// File to create
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Replace an existing file, once the new one is complete
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
 
 /// Makes a backup.
 pub(crate) fn run(arguments: &BackupArgs) -> Result<u8, CliError> {

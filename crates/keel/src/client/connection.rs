@@ -1,8 +1,7 @@
 //! The connection of a command to the node: wraps [`libkeel::connection`] and converts its errors to the command's.
 
-use super::place::Place;
-use super::{failed, strange};
-use crate::cli::NodeArgs;
+use super::endpoint::{Endpoint, NodeArgs};
+use super::error::{failed, strange};
 use crate::error::{CliError, describe};
 use libkeel::connection::{self, ANSWER_MAX, ConnectionError};
 use libkeel::protocol::{Failure, Kind, REQUEST_BYTES_MAX};
@@ -21,7 +20,7 @@ pub(crate) struct Connection {
 
 /// The node's name in errors.
 struct Shown {
-    place: Place,
+    endpoint: Endpoint,
     name: String,
 }
 
@@ -47,15 +46,15 @@ impl Answer<'_> {
 
 impl Connection {
     pub(crate) fn open(arguments: &NodeArgs) -> Result<Self, CliError> {
-        Self::to(Place::of(arguments)?)
+        Self::to(Endpoint::of(arguments)?)
     }
 
-    pub(super) fn to(place: Place) -> Result<Self, CliError> {
+    pub(super) fn to(endpoint: Endpoint) -> Result<Self, CliError> {
         let shown = Shown {
-            name: place.shown(),
-            place,
+            name: endpoint.shown(),
+            endpoint,
         };
-        let opened = connection::Connection::open(&shown.place.socket, ANSWER_MAX);
+        let opened = connection::Connection::open(&shown.endpoint.socket, ANSWER_MAX);
         Ok(Self {
             inner: opened.map_err(|error| shown.told(error, None))?,
             shown,
@@ -132,7 +131,7 @@ impl Shown {
     fn told(&self, error: ConnectionError, asked: Option<Kind>) -> CliError {
         let shown = &self.name;
         match error {
-            ConnectionError::Unreachable(error) => self.place.unreachable(&error),
+            ConnectionError::Unreachable(error) => self.endpoint.unreachable(&error),
             ConnectionError::Silent(patience) => self.silent(patience),
             ConnectionError::Lost(error) => {
                 let wrong = format!("the connection to the node broke ({})", describe(&error));
@@ -159,7 +158,7 @@ impl Shown {
     /// Returns the error of a socket that a process holds without answering.
     fn silent(&self, patience: Duration) -> CliError {
         let wrong = format!("the node has not answered for {} s", patience.as_secs_f64());
-        CliError::failure(&self.name, wrong, self.place.look_hint())
+        CliError::failure(&self.name, wrong, self.endpoint.look_hint())
     }
 }
 
@@ -169,10 +168,10 @@ mod tests {
     use std::path::Path;
 
     fn line_of(error: ConnectionError) -> (u8, String) {
-        let place = Place::named(Path::new("/nonexistent/keel.sock"));
+        let endpoint = Endpoint::named(Path::new("/nonexistent/keel.sock"));
         let shown = Shown {
-            name: place.shown(),
-            place,
+            name: endpoint.shown(),
+            endpoint,
         };
         let error = shown.told(error, None);
         (error.status(), error.to_string())

@@ -1,20 +1,67 @@
 //! `keel export`: exports readings of many keys as CSV or lines, from a node or from a store that no process has open.
 
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::strange;
 use super::history::{csv, ns_text};
-use super::{Connection, strange, value_text};
-use crate::cli::{ExportArgs, ExportFormat, NodeArgs};
+use super::time::{now_ms, parse_time};
+use super::value::value_text;
 use crate::error::CliError;
 use crate::flash_cmd::open_alone;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::time_text::format_time;
+use clap::{Args, ValueEnum};
 use db::Time;
 use db::value::Value as Stored;
 use libkeel::protocol::{self, End, KeyList, Kind, Nanoseconds};
 use serde::Deserialize;
 use serde_json::value::Value;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The output format of readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Comma-separated values with a header
+    Csv,
+    /// Line protocol with times in nanoseconds
+    Line,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel export --format csv > all.csv\n  \
+    keel export --format line 'hall/#' --from -7d > week.lines\n  \
+    keel export --format csv --image keel-data/store.img > all.csv\n\n\
+    A running node sends the readings key by key, each key in order of arrival, with times corrected as in\n\
+    `keel history`. --image reads a store that no node has open: all keys in order of arrival, with the recorded\n\
+    times.\n\n\
+    --format csv: key, time, time_ms (rounded down), value, type, node_time, clock_trusted (empty with --image: not\n\
+    known), lsn, time_ns. time has three digits behind the second, or nine if it is no whole millisecond.\n\
+    --format line: keel,key=KEY value=VALUE TIME_NS. Line breaks of a text stand within its quotes. Values that a\n\
+    line cannot express (NaN, infinite, a text with line breaks whose last line ends in `name field=`) are left out\n\
+    and counted on standard error.\n\n\
+    Exit status 1, after everything that is readable, if damage hides a part or something was left out.")]
+pub(crate) struct ExportArgs {
+    /// Output format
+    #[arg(long, value_enum)]
+    format: ExportFormat,
+    /// Keys to print: + stands for one level, # for the rest [default: all]
+    #[arg(value_name = "PATTERN", default_value = "#", hide_default_value = true)]
+    patterns: Vec<String>,
+    /// Start of the time range, included
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// End of the time range, not included
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Read this store; no node may have it open
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["node", "config"])]
+    image: Option<PathBuf>,
+    #[command(flatten)]
+    node: NodeArgs,
+}
 
 /// One reading of a node's answer.
 #[derive(Deserialize)]
@@ -57,8 +104,8 @@ pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
             CliError::usage(pattern, why, remedy)
         })?;
     }
-    let now_ms = super::now_ms();
-    let time = |text| super::time(text, now_ms);
+    let now_ms = now_ms();
+    let time = |text| parse_time(text, now_ms);
     let mut export = Export {
         arguments,
         from: arguments.from.as_deref().map(time).transpose()?,

@@ -1,15 +1,63 @@
 //! `keel get`: the latest value of a key.
 
-use super::place::Place;
-use super::region::{Untold, Values};
-use super::{Connection, completed, printable, strange, value_text};
-use crate::cli::{GetArgs, Via};
+use super::connection::Connection;
+use super::endpoint::{Endpoint, NodeArgs};
+use super::error::strange;
+use super::region::{NoAnswer, Values};
+use super::value::{completed, printable, value_text};
+use crate::config::REGION_TABLE;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text::{age_text, format_time};
+use clap::{Args, ValueEnum};
 use db::Time;
 use libkeel::protocol::{self, Kind, Nanoseconds};
 use serde::Deserialize;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel get room/1/temperature\n  \
+    keel get room/1/temperature --long\n  \
+    keel get room/1/temperature --json --node /run/keel/keel.sock\n  \
+    keel get room/1/temperature --region /dev/shm/keel --via region\n\n\
+    If the node keeps its values in a region (`[region]` of the configuration), the command reads the region\n\
+    without a request to the node. If there is no region, the node has ended, or this user may not read the region,\n\
+    the command asks the socket. --json (via: region or socket) and --long report which one was used.\n\n\
+    Exit status 1 if the key does not exist, or has no value yet.")]
+pub(crate) struct GetArgs {
+    /// Key
+    key: String,
+    /// Also print its time, age and freshness
+    #[arg(short, long, conflicts_with = "json")]
+    long: bool,
+    /// Print one JSON object: key, value, type, time_ms (rounded down), time_ns (exact, as text), age_ms, fresh,
+    /// validity_ms, temporal, node_time, clock_trusted, this_boot, via; also retained, if a broker had kept it
+    #[arg(long)]
+    json: bool,
+    /// Where to read the value
+    #[arg(long, value_enum, default_value_t = Via::Auto)]
+    via: Via,
+    /// Region of the node [default: the region that a file beside the node's socket names]
+    #[arg(long, value_name = "REGION")]
+    region: Option<PathBuf>,
+    /// Name of the file with the values in that region
+    #[arg(long, value_name = "NAME", default_value = REGION_TABLE, requires = "region")]
+    table: String,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+/// Where a value is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// The region if possible, else the socket
+    Auto,
+    /// The node's region
+    Region,
+    /// The node's socket
+    Socket,
+}
 
 /// The parts of the node's answer that are shown to people.
 #[derive(Debug, Deserialize)]
@@ -72,34 +120,34 @@ pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
 fn find(arguments: &GetArgs) -> Result<(serde_json::Value, &'static str), CliError> {
     let key = &arguments.key;
     // A region can be named without a node.
-    let place = Place::of(&arguments.node);
-    let values = match (&arguments.region, &place) {
+    let endpoint = Endpoint::of(&arguments.node);
+    let values = match (&arguments.region, &endpoint) {
         _ if arguments.via == Via::Socket => Ok(None),
         (Some(region), _) => Ok(Some(Values::named(region, &arguments.table))),
-        (None, Ok(place)) => Values::beside(&place.socket),
+        (None, Ok(endpoint)) => Values::beside(&endpoint.socket),
         (None, Err(_)) => Ok(None),
     };
-    let untold = match values.map(|values| values.map(|values| values.get(key))) {
+    let no_answer = match values.map(|values| values.map(|values| values.get(key))) {
         Ok(Some(Ok(found))) => return Ok((found, "region")),
-        Ok(Some(Err(Untold::Refused(error)))) => return Err(error),
-        Ok(Some(Err(Untold::Unusable(error)))) | Err(error) => Some(error),
+        Ok(Some(Err(NoAnswer::Refused(error)))) => return Err(error),
+        Ok(Some(Err(NoAnswer::Unusable(error)))) | Err(error) => Some(error),
         Ok(None) => None,
     };
-    let place = match (place, untold) {
-        (Ok(place), untold) if arguments.via == Via::Region => {
-            return Err(untold.unwrap_or_else(|| not_announced(&place)));
+    let endpoint = match (endpoint, no_answer) {
+        (Ok(endpoint), no_answer) if arguments.via == Via::Region => {
+            return Err(no_answer.unwrap_or_else(|| not_announced(&endpoint)));
         }
-        (Ok(place), _) => place,
-        (Err(error), untold) => return Err(untold.unwrap_or(error)),
+        (Ok(endpoint), _) => endpoint,
+        (Err(error), no_answer) => return Err(no_answer.unwrap_or(error)),
     };
     let asked = protocol::Get { key: key.clone() };
-    let found = Connection::to(place)?.ask(Kind::Get, &asked, Kind::Value)?;
+    let found = Connection::to(endpoint)?.ask(Kind::Get, &asked, Kind::Value)?;
     Ok((found, "socket"))
 }
 
-fn not_announced(place: &Place) -> CliError {
+fn not_announced(endpoint: &Endpoint) -> CliError {
     CliError::failure(
-        place.shown(),
+        endpoint.shown(),
         "no node says beside this socket that it keeps its values in a region",
         "start it with [region] in its configuration, name the region with --region, or ask the node with --via socket",
     )

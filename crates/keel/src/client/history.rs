@@ -1,14 +1,54 @@
 //! `keel history`: the readings of a key, in the order of arrival.
 
-use super::{Connection, completed, printable, strange, value_text};
-use crate::cli::{HistoryArgs, NodeArgs};
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::strange;
+use super::time::{now_ms, parse_time};
+use super::value::{completed, printable, value_text};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text::format_time;
+use clap::Args;
 use db::Time;
 use libkeel::protocol::{self, End, Kind, Nanoseconds};
 use serde::Deserialize;
 use serde_json::value::Value;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel history room/1/temperature --from -1h\n  \
+    keel history room/1/temperature --from 2026-03-01 --to 2026-03-02 --csv > march-1.csv\n  \
+    keel history room/1/temperature --from 2026-03-01T12:00:00+01:00 --to now --json\n\n\
+    Times: RFC 3339; a local date, with or without a time of day; now; -90s, -15m, -1h30m, -7d, -2w, +5m; seconds\n\
+    or milliseconds since 1970. --from is included, --to is not. Readings are printed in order of arrival, which\n\
+    may differ from the order of their times. A time that the node gave before its clock was right is corrected\n\
+    once the clock is right; recorded_ms is then the original time.\n\n\
+    --json prints one array with one object per line: time, time_ms (rounded down), time_ns (exact, as text),\n\
+    value, type, recorded_ms and recorded_ns (or null), node_time, clock_trusted, lsn. --csv prints time, time_ms,\n\
+    value, type, recorded_ms, node_time, clock_trusted, lsn and time_ns under a header. time has three digits behind\n\
+    the second, or nine if it is no whole millisecond.\n\
+    Exit status 1, after everything that is readable, if damage hides part of the history.")]
+pub(crate) struct HistoryArgs {
+    /// Key
+    key: String,
+    /// Start of the time range, included
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// End of the time range, not included
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Number of readings after which to end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Print one JSON array
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Comma-separated values with a header
+    #[arg(long)]
+    csv: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
 
 /// One reading.
 #[derive(Debug, Deserialize)]
@@ -53,8 +93,8 @@ enum Form {
 }
 
 pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
-    let now_ms = super::now_ms();
-    let time = |text| super::time(text, now_ms);
+    let now_ms = now_ms();
+    let time = |text| parse_time(text, now_ms);
     let from = arguments.from.as_deref().map(time).transpose()?;
     let to = arguments.to.as_deref().map(time).transpose()?;
     if let (Some(from), Some(to)) = (from, to)
@@ -113,8 +153,8 @@ pub(crate) fn numbers(
     to: Option<&str>,
     mut wanted: impl FnMut(Time, Option<f64>) -> bool,
 ) -> Result<u64, CliError> {
-    let now_ms = super::now_ms();
-    let time = |text| super::time(text, now_ms);
+    let now_ms = now_ms();
+    let time = |text| parse_time(text, now_ms);
     let (from, to) = (from.map(time).transpose()?, to.map(time).transpose()?);
     let asked = protocol::History::new(key.to_owned(), from, to, None);
     let mut connection = Connection::open(node)?;

@@ -1,11 +1,14 @@
 //! `keel put`: stores one reading. Returns when it is on flash, or reports its failure.
 
-use super::{Connection, failed};
-use crate::cli::PutArgs;
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::failed;
+use super::time::{now_ms, parse_time};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text;
 use base::error::Code;
+use clap::Args;
 use db::Time;
 use db::value::{DOUBLE_EXACT_MAX, Value};
 use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
@@ -14,9 +17,46 @@ use libkeel::protocol::{self, Failure, Kind, Nanoseconds, PutValue, Stored};
 /// Exit status if the node dropped the reading on purpose: nothing failed, and nothing is stored.
 const STATUS_SHED: u8 = 3;
 
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel put room/1/temperature 21.5\n  \
+    keel put door/1 open\n  \
+    keel put room/1/temperature 20.9 --time 2026-03-01T12:30:00Z\n  \
+    keel put tide/forecast 3.1 --time +5m\n  \
+    keel put batch/7 --text 0042\n\n\
+    A value that looks like a number is stored as a number (64-bit floating point), true and false as truth values,\n\
+    any other value as text. A whole number above 2^53 is stored as an integer, so that no digit of it is lost; a\n\
+    node of an earlier version refuses it. --integer stores any whole number as an integer.\n\
+    Without --time the node's clock gives the time. --time +5m is five minutes from now. A time is kept to the\n\
+    nanosecond. [time] of the configuration limits how far it may lie in the future and in the past.\n\n\
+    Exit status 1 if the node refuses the reading, 2 if the command line itself is wrong, 3 if the node has dropped\n\
+    the reading without storing it, as shed = \"drop\" of its [[key]] demands while fewer updates are admitted.")]
+pub(crate) struct PutArgs {
+    /// Key
+    key: String,
+    /// Value; a text that begins with - needs --text
+    #[arg(allow_hyphen_values = true)]
+    value: String,
+    /// Time of the measurement: RFC 3339, a local date and time, -15m, +5m, seconds or milliseconds since 1970
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    time: Option<String>,
+    /// Store the value as text, even if it looks like a number or a truth value
+    #[arg(long)]
+    text: bool,
+    /// Store the value as an integer of 64 bits
+    #[arg(long, conflicts_with = "text")]
+    integer: bool,
+    /// Print one JSON object: key, lsn (number in the log; null if dropped), shed (whether it was dropped), time and
+    /// time_ns (as given, or null)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
-    let now_ms = super::now_ms();
-    let time = |text| super::time(text, now_ms);
+    let now_ms = now_ms();
+    let time = |text| parse_time(text, now_ms);
     let time = arguments.time.as_deref().map(time).transpose()?;
     let value = match (arguments.text, arguments.integer) {
         (true, _) => PutValue::typed(Value::Text(&arguments.value)),

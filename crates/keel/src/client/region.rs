@@ -1,9 +1,9 @@
 //! The latest values in shared memory: a region that this process attaches for reading.
 
-use super::failed;
+use super::error::failed;
 use crate::error::CliError;
 use crate::mem_cmd::region_error;
-use crate::node::session::{no_such_key, unreadable};
+use crate::node::get::{no_such_key, unreadable};
 use base::clock::SystemClock;
 use db::VALUE_BYTES_LIMIT;
 use db::shared::{SharedError, TableReader};
@@ -22,7 +22,7 @@ pub(super) struct Values {
 }
 
 /// Why the values give no answer.
-pub(super) enum Untold {
+pub(super) enum NoAnswer {
     /// The values are usable, and this is their answer about the key.
     Refused(CliError),
     /// The values are not usable, or no node serves them: the node itself must be asked.
@@ -52,12 +52,12 @@ impl Values {
     }
 
     /// Returns the latest value of a key, as a node answers it.
-    pub(super) fn get(&self, key: &str) -> Result<serde_json::Value, Untold> {
-        let unusable = |error: &mem::Error| Untold::Unusable(region_error(&self.region, error));
+    pub(super) fn get(&self, key: &str) -> Result<serde_json::Value, NoAnswer> {
+        let unusable = |error: &mem::Error| NoAnswer::Unusable(region_error(&self.region, error));
         let attachment =
             Attachment::open(&self.region, AT, false).map_err(|error| unusable(&error))?;
         let reader = TableReader::open(&attachment, &self.table)
-            .map_err(|error| Untold::Unusable(self.table_error(&error)))?;
+            .map_err(|error| NoAnswer::Unusable(self.table_error(&error)))?;
         let found = self.look(&reader, key);
         // Check this after the read: then the value was valid while the node was alive.
         let is_the_one = match (&self.run, reader.run()) {
@@ -65,12 +65,12 @@ impl Values {
             (wanted, _) => wanted.is_none(),
         };
         if !(is_the_one && reader.is_live()) {
-            return Err(Untold::Unusable(self.over()));
+            return Err(NoAnswer::Unusable(self.over()));
         }
         match found {
             Ok(Ok(found)) => Ok(found),
-            Ok(Err(refused)) => Err(Untold::Refused(failed(&refused, Some(Kind::Get)))),
-            Err(error) => Err(Untold::Unusable(self.table_error(&error.into()))),
+            Ok(Err(refused)) => Err(NoAnswer::Refused(failed(&refused, Some(Kind::Get)))),
+            Err(error) => Err(NoAnswer::Unusable(self.table_error(&error.into()))),
         }
     }
 

@@ -1,11 +1,27 @@
 //! `keel status`: whether the node fulfils its task.
 
-use super::{Connection, strange};
-use crate::cli::StatusArgs;
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::strange;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::status::Report;
+use clap::Args;
 use libkeel::protocol::{self, Kind};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel status\n  \
+    keel status --json --node /run/keel/keel.sock\n\n\
+    Exit status: 0 the node is ok, 3 it is degraded (the output names the reasons), 1 it has failed or does not\n\
+    answer.")]
+pub(crate) struct StatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
 
 pub(super) fn run(arguments: &StatusArgs) -> Result<u8, CliError> {
     let mut connection = Connection::open(&arguments.node)?;

@@ -1,12 +1,14 @@
 //! `keel top`: the node's figures in a terminal, polled over its socket once per second.
 
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::strange;
 use super::top_view::{Seen, render};
-use super::{Connection, strange};
-use crate::cli::{NodeArgs, TopArgs};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals;
 use crate::status::Report;
+use clap::Args;
 use libkeel::protocol::{self, Kind};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -21,6 +23,19 @@ const KEY_PERIOD: Duration = Duration::from_millis(100);
 /// Size of the picture of `--once`.
 const COLUMNS: u16 = 80;
 const LINES: u16 = 24;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel top\n  \
+    keel top --once --node /run/keel/keel.sock\n\n\
+    Press q to quit. The view asks the node once a second; if the node does not answer, the view says so and waits.")]
+pub(crate) struct TopArgs {
+    /// Print one view as text, and end; for logs, and where there is no terminal
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
 
 pub(super) fn run(arguments: &TopArgs) -> Result<u8, CliError> {
     let mut seen = Seen::default();

@@ -475,7 +475,7 @@ fn program_lines(report: &Report) -> Vec<Figure> {
     programs.chain(jobs).collect()
 }
 
-/// Returns power, then who is connected.
+/// Returns power, then the connected clients.
 fn client_lines(report: &Report) -> Vec<Figure> {
     let figures = &report.figures;
     let mut lines: Vec<Figure> = figures
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shows_rates_bounds_tasks_and_what_is_cut() {
+    fn the_view_shows_rates_bounds_tasks_and_cut_upstreams() {
         let mut seen = Seen::default();
         seen.take(report(1_000, 10_000));
         seen.take(report(1_520, 12_000));
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn what_surrounds_the_node_is_shown_as_far_as_it_fits_and_trouble_first() {
+    fn alarms_upstreams_and_programs_are_shown_as_far_as_they_fit_and_failures_first() {
         let seen = crowded();
         let line = |text: &str, wanted: &str| {
             let found = text.lines().position(|line| line.contains(wanted));

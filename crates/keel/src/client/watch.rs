@@ -1,13 +1,39 @@
 //! `keel watch`: changes as they occur.
 
+use super::connection::Connection;
+use super::endpoint::NodeArgs;
+use super::error::strange;
 use super::get::{Latest, notes};
-use super::{Connection, completed, printable, strange, value_text};
-use crate::cli::WatchArgs;
+use super::value::{completed, printable, value_text};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text::format_time;
+use clap::Args;
 use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel watch 'room/+/temperature'\n  \
+    keel watch '#' --current --count 10\n  \
+    keel watch room/1/temperature --json | jq .value\n\n\
+    The node checks for changes 20 times a second. If a key changes several times between two checks, the command\n\
+    prints the latest change and counts the others on standard error. The history contains all of them.")]
+pub(crate) struct WatchArgs {
+    /// Key or pattern: + stands for one level, # for the rest
+    pattern: String,
+    /// Also print the current values at the start
+    #[arg(long)]
+    current: bool,
+    /// Number of changes after which to end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print one JSON object per line, with the fields of `keel get --json`
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
 
 /// One answer of a watch; each update stays as received.
 #[derive(Debug, Deserialize)]

@@ -1,8 +1,8 @@
 //! The boards, their MPI, and whether each board can be reached. This is checked before anything is started, because a
 //! launcher that cannot reach a board reports it on many lines, or not at all.
 
-use crate::cli::BoardsArgs;
 use crate::error::{CliError, describe};
+use clap::Args;
 use cluster::measure::{
     Address, HostEntry, Launch, Library, is_interface_name, parse_hosts, ranks_of,
 };
@@ -30,6 +30,41 @@ const REACH_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Boards that are queried at the same time.
 const ASKED_AT_ONCE: usize = 32;
+
+/// The boards, and how ranks are started there.
+#[derive(Debug, Args)]
+pub(crate) struct BoardsArgs {
+    /// File with one board per line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hosts: PathBuf,
+    /// Path of the program keel-mpi on each board [default: beside keel, or in PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) program: Option<PathBuf>,
+    /// Launcher of MPI [default: launcher of the MPI that keel-mpi is built with, in PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) mpirun: Option<PathBuf>,
+    /// Program to use instead of ssh, called as PROGRAM [options] HOST COMMAND
+    #[arg(long, value_name = "PATH")]
+    pub(crate) launcher: Option<PathBuf>,
+    /// Address at which boards reach this machine, such as 10.77.0.254/24
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    pub(crate) address: Option<String>,
+    /// Network interface of the boards that carries messages, such as eth0
+    #[arg(long, value_name = "NAME")]
+    pub(crate) interface: Option<String>,
+    /// Send through TCP only, even between ranks that share memory; needs two hosts
+    #[arg(long)]
+    pub(crate) tcp: bool,
+    /// Additional argument for MPI's launcher; may be repeated
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
+    pub(crate) mpi_arg: Vec<String>,
+    /// Maximum duration of the command, in s, from 1 to 86400
+    #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds_max: u64,
+    /// Timeout after which to give up if nothing arrives, in s, from 1 to 3600
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub(crate) silence_seconds_max: u64,
+}
 
 /// Boards, an MPI, and the command line for starting ranks.
 pub(crate) struct Boards {

@@ -1,16 +1,17 @@
 //! `keel cluster measure`: the benchmark suite on several boards, repeated in several starts until its intervals are
 //! narrow.
 
-use super::boards::Boards;
+use super::boards::{Boards, BoardsArgs};
 use super::ranks::{self, Next, Ranks};
-use super::report::power_json;
-use crate::cli::{ClusterMeasureArgs, Compat};
+use super::result_file::power_json;
+use crate::argument::label;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals;
 use crate::temporary::new_file;
 use base::clock::{Clock, SystemClock};
+use clap::{Args, ValueEnum};
 use cluster::measure::{
     ALL_BOARDS, Case, Collected, Event, Plan, PowerPlan, RankFacts, SIZES, Settings, Steps, Watts,
     merge_power, parse_event,
@@ -22,7 +23,7 @@ use cluster::results::{
 use cluster::statistics::Median;
 use serde_json::json;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,106 @@ const SOURCES_BYTES_MAX: usize = 200;
 /// How much longer ranks may live than the parent waits for them, in s.
 const GRACE_S: u64 = 30;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compat {
+    /// 100 iterations after a first one, caches emptied before each repetition and size, timed by rank 0
+    Mpbench,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel cluster measure --hosts hosts                     all sizes, until intervals are narrow\n  \
+    keel cluster measure --hosts hosts --compat mpbench    as the original MPBench does it\n  \
+    keel cluster measure --hosts hosts --only latency --sizes 4,1024 --json\n\n\
+    FILE of --hosts has one board per line: NAME, NAME:RANKS or NAME slots=RANKS. `localhost:2` measures this\n\
+    machine. Each board has keel-mpi at the same path, and accepts ssh without a prompt. Messages are checked\n\
+    before they are timed. The median of another run lies in the interval with a probability of 95 %.\n\
+    crates/cluster/SPEC.md describes the file of --out. docs/boards.md is a guide to a first measurement.")]
+pub(crate) struct MeasureArgs {
+    #[command(flatten)]
+    boards: BoardsArgs,
+    /// Name of the run in comparisons
+    #[arg(long, value_name = "NAME", default_value = "run", value_parser = label)]
+    label: String,
+    /// Measure in the way of another suite
+    #[arg(long, value_name = "SUITE")]
+    compat: Option<Compat>,
+    /// New file to write
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Sizes of messages, in bytes, multiples of 4 [default: the powers of two from 4 to 4194304]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(4..=cluster::measure::BYTES_MAX))]
+    sizes: Vec<u64>,
+    /// Run only these benchmarks
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Maximum number of starts, from 3 to 100
+    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with_all = ["compat", "samples"],
+        value_parser = clap::value_parser!(u32).range(3..=100))]
+    starts_max: u32,
+    /// Minimum interval between the beginnings of two starts, in s, from 0 to 3600: other load and the speed of a
+    /// machine often stay the same for longer than a start takes
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with_all = ["compat", "samples"],
+        value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    start_seconds: u64,
+    /// Half width of an interval that is narrow enough, in percent of the median, above 0 and up to 100
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with_all = ["compat", "samples"],
+        value_parser = percent)]
+    half_width_percent: f64,
+    /// Measure one start, with this number of samples of each case
+    #[arg(long, value_name = "N", conflicts_with = "compat",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    samples: Option<u32>,
+    /// Number of operations in a sample [default: as many as take 100 µs; with --compat 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    iterations: Option<u64>,
+    /// Number of repetitions of each case, with --compat
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "compat",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repetitions: u32,
+    /// Also measure the power of each board during each benchmark; reads of sensors use a rank's core for a moment
+    #[arg(long)]
+    power: bool,
+    /// Time without load before each start, for idle power, in s, from 0 to 3600
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "power",
+        value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    idle_seconds: u64,
+    /// Also read the power chip of each Raspberry Pi 5 with vcgencmd, ten times a second
+    #[arg(long, requires = "power")]
+    pmic: bool,
+    /// Use only power sensors whose name contains this text
+    #[arg(long, value_name = "TEXT", requires = "power")]
+    sensor: Option<String>,
+    /// Folder to use instead of / where boards look for sensors
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "power")]
+    root: PathBuf,
+    /// CSV file that the program of a power meter keeps writing: power of all boards together, besides their own
+    /// sensors
+    #[arg(long, value_name = "FILE", requires = "power")]
+    meter: Option<PathBuf>,
+    /// Do not bind ranks to cores
+    #[arg(long)]
+    no_pin: bool,
+    /// Rate of the link, in Mbit/s, to note in the file
+    #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    link_mbit: Option<u64>,
+    /// Number of bytes that pass before that rate applies, to note in the file
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    link_burst: Option<u64>,
+}
+
+/// A share that is one.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("must be a number above 0 and up to 100, such as 5".to_owned()),
+    }
+}
+
 /// What ranks reported about themselves in the first start.
 struct World {
     library: String,
@@ -62,7 +163,7 @@ struct World {
     power: Vec<PowerRow>,
 }
 
-pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
+pub(super) fn run(arguments: &MeasureArgs) -> Result<u8, CliError> {
     let created_ms = SystemClock::new().wall_ms();
     let cases = cases(arguments)?;
     let settings = settings(arguments);
@@ -110,7 +211,7 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
 }
 
 /// Returns the cases to measure.
-fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
+fn cases(arguments: &MeasureArgs) -> Result<Vec<Case>, CliError> {
     let sizes = if arguments.sizes.is_empty() {
         &SIZES[..]
     } else {
@@ -151,7 +252,7 @@ fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
     Ok(benchmarks.into_iter().flat_map(of).collect())
 }
 
-fn settings(arguments: &ClusterMeasureArgs) -> Settings {
+fn settings(arguments: &MeasureArgs) -> Settings {
     let is_single = arguments.compat.is_some() || arguments.samples.is_some();
     let (starts_min, starts_max) = match is_single {
         true => (1, 1),
@@ -165,7 +266,7 @@ fn settings(arguments: &ClusterMeasureArgs) -> Settings {
     }
 }
 
-fn steps(arguments: &ClusterMeasureArgs) -> Steps {
+fn steps(arguments: &MeasureArgs) -> Steps {
     if arguments.compat == Some(Compat::Mpbench) {
         let repetitions = arguments.repetitions as usize;
         return Steps::Mpbench {
@@ -188,7 +289,7 @@ fn steps(arguments: &ClusterMeasureArgs) -> Steps {
 
 /// Repeats starts until there are enough samples of each case.
 fn measure(
-    arguments: &ClusterMeasureArgs,
+    arguments: &MeasureArgs,
     boards: &Boards,
     collected: &mut Collected,
 ) -> Result<World, CliError> {
@@ -267,7 +368,7 @@ fn wait_until(then: Instant) -> Result<(), CliError> {
 
 /// Runs one start.
 fn start(
-    arguments: &ClusterMeasureArgs,
+    arguments: &MeasureArgs,
     boards: &Boards,
     plan: &Plan,
     deadline: Instant,
@@ -351,7 +452,7 @@ fn start(
 }
 
 fn result_file(
-    arguments: &ClusterMeasureArgs,
+    arguments: &MeasureArgs,
     created_ms: i64,
     world: &World,
     collected: &Collected,
@@ -391,7 +492,7 @@ fn result_file(
 }
 
 /// Returns the sources of power: all sensors that gave a value.
-fn power_source(arguments: &ClusterMeasureArgs, power: &[PowerRow]) -> Known<String> {
+fn power_source(arguments: &MeasureArgs, power: &[PowerRow]) -> Known<String> {
     if !arguments.power {
         return Known::Unavailable("not measured: --power".to_owned());
     }
@@ -438,7 +539,7 @@ fn interval(median: &Median) -> String {
 }
 
 fn show(
-    arguments: &ClusterMeasureArgs,
+    arguments: &MeasureArgs,
     world: &World,
     result: &ResultFile,
     starts: u32,

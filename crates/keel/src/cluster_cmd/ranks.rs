@@ -303,7 +303,7 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
             .chars()
             .take_while(|letter| !letter.is_whitespace() && !"]),:".contains(*letter))
             .collect();
-        // Open MPI calls a board by its own name, whatever the file of hosts calls it. With one board, a line that is
+        // Open MPI calls a board by its own name, not by the name in the file of hosts. With one board, a line that is
         // about a lost rank is about that board.
         match hosts {
             [one] if is_sure => Some((*one).to_owned()),

@@ -1,20 +1,53 @@
 //! `keel cluster report`: labelled results side by side, in tables, comma-separated values and drawings.
 
-use crate::cli::ClusterReportArgs;
+use super::result_file::{carrier, power_json, read};
+use super::thesis;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::temporary::new_file;
+use clap::Args;
 use cluster::compare::{Cell, Comparison, Key, Verdict, power_csv, power_rows};
 use cluster::link::LinkCurve;
 use cluster::plot::drawings;
-use cluster::results::{
-    Benchmark, FILE_BYTES_MAX, Known, Origin, PowerRow, ResultFile, Row, Transport,
-};
+use cluster::results::{Benchmark, Known, Origin, PowerRow, ResultFile, Row, Transport};
 use serde_json::json;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 
-pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel cluster report fedora.jsonl clear.jsonl yocto.jsonl\n  \
+    keel cluster report one.jsonl --json\n  \
+    keel cluster report a.jsonl b.jsonl --csv out.csv --plots plots\n  \
+    keel cluster report --thesis b1.jsonl b2.jsonl --machine nuc.jsonl --plots thesis\n\n\
+    Ratios are times ÷ those of the first file. `better` and `worse` mean that the whole interval lies on that\n\
+    side of 1.")]
+pub(crate) struct ReportArgs {
+    /// Result files; the others are compared with the first
+    #[arg(value_name = "FILE", required_unless_present = "thesis")]
+    files: Vec<PathBuf>,
+    /// Print the thesis's efficiency figures, from its power tables and from the files
+    #[arg(long)]
+    thesis: bool,
+    /// Result file of a larger machine to compare the boards with; may be repeated. Unmeasured watts are those of the
+    /// thesis's NUC
+    #[arg(long, value_name = "FILE", requires = "thesis")]
+    machine: Vec<PathBuf>,
+    /// File for the cells, as comma-separated values
+    #[arg(long, value_name = "FILE", conflicts_with = "thesis")]
+    csv: Option<PathBuf>,
+    /// File for the power of each benchmark, as comma-separated values
+    #[arg(long, value_name = "FILE", conflicts_with = "thesis")]
+    power_csv: Option<PathBuf>,
+    /// Folder for a plot of each benchmark, as SVG; with --thesis for each figure, as SVG and CSV
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &ReportArgs) -> Result<u8, CliError> {
     let read_all = |paths: &[PathBuf]| {
         paths
             .iter()
@@ -23,7 +56,12 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
     };
     let files = read_all(&arguments.files)?;
     if arguments.thesis {
-        return super::thesis::run(arguments, &files, &read_all(&arguments.machine)?);
+        return thesis::run(
+            arguments.plots.as_deref(),
+            arguments.json,
+            &files,
+            &read_all(&arguments.machine)?,
+        );
     }
     let comparison = Comparison::new(&files)
         .map_err(|error| CliError::failure("keel cluster report", error, "name each run once"))?;
@@ -86,20 +124,6 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Returns the curve of a result file's round trips between boards, for the advisor.
-///
-/// # Errors
-/// The file is no result file, or has no such round trips.
-pub(crate) fn link(path: &Path) -> Result<LinkCurve, CliError> {
-    LinkCurve::fit(&read(path)?).map_err(|error| {
-        CliError::failure(
-            path.display(),
-            error,
-            "measure them: keel cluster measure --hosts FILE --only roundtrip --out FILE",
-        )
-    })
-}
-
 /// Returns the fit of a file that has round trips over a network.
 fn fitted(file: &ResultFile) -> Option<Result<LinkCurve, cluster::Error>> {
     let has_link = file.rows.iter().any(|row| match row {
@@ -157,27 +181,6 @@ fn print_link(file: &ResultFile, out: &mut Output) -> Result<(), CliError> {
             }
             Ok(())
         }
-    }
-}
-
-fn read(path: &Path) -> Result<ResultFile, CliError> {
-    let file = std::fs::File::open(path).map_err(|error| CliError::io(path.display(), &error))?;
-    let mut bytes = Vec::new();
-    let read = file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| CliError::io(path.display(), &error))?;
-    ResultFile::parse(&bytes).map_err(|error| {
-        CliError::failure(
-            path.display(),
-            error,
-            "name a file of `keel cluster measure --out` or `keel power record`",
-        )
-    })
-}
-
-pub(super) fn carrier(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Memory => "memory",
-        Transport::Network => "network",
     }
 }
 
@@ -245,17 +248,6 @@ fn print_forks(files: &[ResultFile], out: &mut Output) -> Result<(), CliError> {
         }
     }
     Ok(())
-}
-
-/// Returns a power row as JSON. The numbers of an unavailable one are null; in files they are 0.
-pub(super) fn power_json(row: &PowerRow) -> serde_json::Value {
-    let mut value = json!(row);
-    if matches!(row.origin, Origin::Unavailable(_)) {
-        for member in ["average_w", "maximum_w", "minimum_w", "energy_j"] {
-            value[member] = serde_json::Value::Null;
-        }
-    }
-    value
 }
 
 fn labelled_json(label: &str, row: &PowerRow) -> serde_json::Value {

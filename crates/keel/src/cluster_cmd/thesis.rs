@@ -1,7 +1,6 @@
 //! `keel cluster report --thesis`: power parity, the hypothesis, and result ÷ watts of files.
 
-use super::report::carrier;
-use crate::cli::ClusterReportArgs;
+use super::result_file::carrier;
 use crate::error::CliError;
 use crate::output::{Output, counted};
 use cluster::results::ResultFile;
@@ -13,14 +12,15 @@ use std::path::Path;
 const SHOWN_BOARDS: [u32; 2] = [3, 4];
 
 pub(super) fn run(
-    arguments: &ClusterReportArgs,
+    plots: Option<&Path>,
+    is_json: bool,
     files: &[ResultFile],
     machines: &[ResultFile],
 ) -> Result<u8, CliError> {
     let thesis = Thesis::new(files, machines)
         .map_err(|error| CliError::failure("keel cluster report", error, "measure again"))?;
     let mut written = Vec::new();
-    if let Some(folder) = &arguments.plots {
+    if let Some(folder) = plots {
         std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
         let mut write = |name: String, text: &str| write_file(folder, &name, text, &mut written);
         write("parity.csv".to_owned(), &thesis.parity_csv())?;
@@ -33,7 +33,7 @@ pub(super) fn run(
         }
     }
     let mut out = Output::new();
-    if arguments.json {
+    if is_json {
         out.json(&as_json(&thesis, &written))?;
     } else {
         print(&thesis, &written, &mut out)?;

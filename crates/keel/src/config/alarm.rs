@@ -2,7 +2,7 @@
 
 use super::reader::Section;
 use super::secret;
-use super::sections::host_port;
+use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, host_port};
 use db::{ALARM_MS_MAX, ALARM_RULES_MAX, AlarmCondition, AlarmRule};
 use egress::forward::{Format, Late, MqttVersion, options as forward};
 use egress::urgent::options::{
@@ -12,12 +12,6 @@ use egress::urgent::options::{
 use egress::urgent::{ActuatorOptions, AlarmOptions, BrokerOptions, UrgentOptions};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the longest path of a file.
-const PATH_BYTES_MAX: usize = 4095;
-/// Bytes of the longest client id and user name.
-const CREDENTIAL_BYTES_MAX: usize = 4096;
-/// Bytes of the longest address.
-const TEXT_BYTES_MAX: usize = 256;
 /// Keys that one alarm can watch.
 const ALARM_KEYS_MAX: u64 = 65_536;
 /// Greatest threshold.
@@ -65,14 +59,14 @@ pub(crate) struct UrgentConfig {
 }
 
 /// The options for the rooms.
-pub(crate) struct Told {
+pub(crate) struct RoomOptions {
     pub(crate) rules: Vec<AlarmRule>,
     pub(crate) options: UrgentOptions,
 }
 
 impl UrgentConfig {
     /// Returns the options for the rooms. The check has made sure that each named broker exists.
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn room_options(&self) -> RoomOptions {
         let brokers: Vec<_> = self.brokers.iter().map(BrokerConfig::to_options).collect();
         let place = |name: &str| brokers.iter().position(|broker| broker.name == name);
         let alarms = self.alarms.iter().map(|alarm| AlarmOptions {
@@ -87,7 +81,7 @@ impl UrgentConfig {
             })
         });
         let (alarms, actuators) = (alarms.collect(), actuators.collect());
-        Told {
+        RoomOptions {
             rules: self.alarms.iter().map(AlarmConfig::rule).collect(),
             options: UrgentOptions {
                 brokers,
@@ -588,12 +582,12 @@ mod tests {
              at all; silent: # silent for 5000 ms, to command /etc/keel/bin/tell"
         );
         assert_eq!(said[1].1, "valve: valve/1 drives v at h:1883");
-        let told = config.urgent.told();
-        assert_eq!(told.options.check(), Ok(()));
-        assert_eq!(told.rules.len(), 2);
-        assert_eq!(told.options.alarms[0].broker, Some(0));
+        let room_options = config.urgent.room_options();
+        assert_eq!(room_options.options.check(), Ok(()));
+        assert_eq!(room_options.rules.len(), 2);
+        assert_eq!(room_options.options.alarms[0].broker, Some(0));
         assert_eq!(
-            told.options.alarms[1].command,
+            room_options.options.alarms[1].command,
             ["/etc/keel/bin/tell", "a b"]
         );
         let warnings = config.urgent.warnings();
@@ -614,8 +608,8 @@ mod tests {
              [[actuator]]\nname = \"v\"\npattern = \"v\"\nbroker = \"b\"\n",
             file.display()
         );
-        let told = parse(&text).unwrap().urgent.told();
-        let (user, password) = told.options.brokers[0].login.clone().unwrap();
+        let room_options = parse(&text).unwrap().urgent.room_options();
+        let (user, password) = room_options.options.brokers[0].login.clone().unwrap();
         assert_eq!(user, "u");
         assert!(password.read().unwrap_err().contains("password"));
         std::fs::write(&file, "one\n").unwrap();
@@ -627,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_with_the_remedy() {
+    fn settings_that_make_no_sense_are_refused_with_the_remedy() {
         let alarm =
             |rest: &str| format!("{BROKER}[[alarm]]\nname = \"a\"\npattern = \"k\"\n{rest}\n");
         let actuator =

@@ -6,8 +6,8 @@ use super::{
 };
 use super::{modbus, programs, sharing};
 use crate::error::{CliError, STATUS_FAILURE};
-use crate::lasting;
 use crate::output::Output;
+use crate::persistence;
 use crate::progress::bytes_text;
 use ingest::intake::TagsForm;
 use serde_json::json;
@@ -217,7 +217,7 @@ impl Config {
 
     /// Refuses a store that cannot be made, or that would be useless.
     fn refuse_store(&self) -> Result<(), CliError> {
-        lasting::refuse_no_place(&self.store.image)?;
+        persistence::refuse_no_place(&self.store.image)?;
         self.refuse_no_room()
     }
 
@@ -305,7 +305,7 @@ impl Config {
         }
         if let Some(address) = self.line.tcp_listen.filter(|a| !a.ip().is_loopback()) {
             warnings.push(format!(
-                "line.tcp_listen is {address}: everybody who reaches it can write readings, there is no \
+                "line.tcp_listen is {address}: every client that reaches it can write readings, there is no \
                  authentication"
             ));
         }
@@ -328,7 +328,7 @@ impl Config {
             .region
             .as_ref()
             .and_then(|region| region.checkpoint_image.as_deref());
-        warnings.extend(saved_to.and_then(lasting::memory_warning));
+        warnings.extend(saved_to.and_then(persistence::memory_warning));
         warnings.extend(self.job.iter().flat_map(JobConfig::warnings));
         warnings.extend(self.urgent.warnings());
         warnings.extend(sharing::warnings(self));
@@ -447,8 +447,10 @@ impl HttpConfig {
     fn sentence(&self) -> String {
         let who = match &self.token_file {
             Some(path) => format!("with a token of {}", path.display()),
-            None if self.listen.ip().is_loopback() => "for everybody on this machine".to_owned(),
-            None => "for everybody who reaches it".to_owned(),
+            None if self.listen.ip().is_loopback() => {
+                "for every program on this machine".to_owned()
+            }
+            None => "for every client that reaches it".to_owned(),
         };
         let page = if egress::http::has_page() {
             "live page, "
@@ -470,7 +472,7 @@ impl HttpConfig {
         let Some(path) = &self.token_file else {
             return (!self.listen.ip().is_loopback()).then(|| {
                 format!(
-                    "http.listen is {}: everybody who reaches it can read everything (http.anonymous)",
+                    "http.listen is {}: every client that reaches it can read everything (http.anonymous)",
                     self.listen
                 )
             });

@@ -1,7 +1,7 @@
 //! `[http]`: what is served over HTTP, and what may be written.
 
 use super::reader::Section;
-use super::sections::{PATH_BYTES_MAX, TEXT_BYTES_MAX};
+use super::values::{PATH_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::error::CliError;
 use egress::http::Tokens;
 use std::net::SocketAddr;
@@ -110,7 +110,7 @@ pub(super) fn http(section: Section<'_, '_>, base_dir: &Path) -> HttpConfig {
             http.listen
         );
         let remedy =
-            "name a token_file, or set anonymous = true if everybody there may read everything";
+            "name a token_file, or set anonymous = true if every client there may read everything";
         section.wrong(line, "listen", &wrong, remedy);
     }
     section.finish();

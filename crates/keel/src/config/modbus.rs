@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::reader::{At, Section};
-use super::sections::host_port;
+use super::values::host_port;
 use ingest::intake::check_key;
 use ingest::modbus::{
     Address, DEVICES_MAX, DeviceOptions, Parity, REGISTERS_MAX, Register, Serial, Table, ValueType,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_line_and_remedy() {
+    fn settings_that_do_not_fit_are_refused_with_line_and_remedy() {
         let tcp = "tcp://h:502";
         for (given, expected) in [
             (

@@ -1,6 +1,7 @@
 //! `[[mount]]` and `[[task]]`: programs that the node keeps running, and the mounts that contain them.
 
 use super::reader::{At, Section};
+use super::values::{PATH_BYTES_MAX, TEXT_BYTES_MAX, host_port};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +11,6 @@ const MOUNTS_MAX: usize = 8;
 const TASKS_MAX: usize = 32;
 /// Bytes of the longest name.
 const NAME_BYTES_MAX: usize = 64;
-/// Bytes of the longest path.
-const PATH_BYTES_MAX: usize = 4095;
-/// Bytes of the longest address.
-const TEXT_BYTES_MAX: usize = 256;
 /// Words of a command.
 const WORDS_MAX: usize = 64;
 /// Bytes of the longest word of a command.
@@ -254,7 +251,7 @@ fn mount(section: Section<'_, '_>, base_dir: &Path) -> MountConfig {
     const SERVER: &str = "give host:port of its server, such as \"plant.example:7007\"";
     let name = name(&section);
     let server = section.required("server", TEXT_BYTES_MAX, SERVER);
-    let host = super::sections::host_port(&server.value);
+    let host = host_port(&server.value);
     if host.is_none() && !server.value.is_empty() {
         let wrong = format!("is \"{}\"", server.value);
         section.wrong(server.line, "server", &wrong, SERVER);
@@ -286,7 +283,7 @@ fn mount(section: Section<'_, '_>, base_dir: &Path) -> MountConfig {
             section.wrong(section.line(), "identity", "is missing", remedy);
         }
         (None, true) if !is_here => {
-            let remedy = "name an identity: without one anybody on the way could read along";
+            let remedy = "name an identity: without one the connection is not encrypted";
             section.wrong(
                 section.line(),
                 "insecure",

@@ -11,7 +11,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn mounts_are_checked() {
+fn settings_of_a_mount_are_checked() {
     let mount = |rest: &str| {
         format!(
             "[[mount]]\nname = \"a\"\nserver = \"plant.example:7007\"\ndirectory = \"d\"\n{rest}"
@@ -32,7 +32,7 @@ fn mounts_are_checked() {
         (
             "insecure = true",
             "keel.toml:1: mount.insecure is true for a server that is not 127.0.0.1:PORT or [::1]:PORT; name an \
-             identity: without one anybody on the way could read along",
+             identity: without one the connection is not encrypted",
         ),
         (
             "identity = \"i\"\ninsecure = true",
@@ -58,7 +58,7 @@ fn mounts_are_checked() {
 }
 
 #[test]
-fn tasks_are_checked() {
+fn settings_of_a_task_are_checked() {
     let task =
         |rest: &str| format!("[[task]]\nname = \"valve\"\ncommand = [\"bin/valve\"]\n{rest}");
     let config = parse(&task("")).unwrap();
@@ -147,7 +147,7 @@ fn tasks_are_checked() {
 }
 
 #[test]
-fn where_a_program_lies_is_told_by_its_name() {
+fn the_name_of_a_program_tells_its_folder() {
     let text = |command: &str, mount: &str| {
         format!(
             "[[mount]]\nname = \"m\"\nserver = \"127.0.0.1:1\"\ndirectory = \"d\"\ninsecure = true\n[[task]]\nname = \

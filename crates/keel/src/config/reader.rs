@@ -1,4 +1,4 @@
-//! Reads a TOML document key by key: each value is requested by name, with its default and its range, and a key that is
+//! Reads a TOML document key by key. Each value is requested by name, with its default and its range. A key that is
 //! never requested is unknown. So the keys that the program knows and those that it accepts cannot diverge, and each
 //! problem has a line.
 

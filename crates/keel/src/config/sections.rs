@@ -8,6 +8,10 @@ use super::programs;
 use super::reader::{At, Document, Section};
 use super::subscribe::subscriptions;
 use super::upstream::upstreams;
+use super::values::{
+    CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, check_pattern, host_port,
+    key_template,
+};
 use super::{
     ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
     MqttConfig, MqttVersion, NodeConfig, QUALITIES, QosConfig, RegionConfig, StoreConfig,
@@ -16,21 +20,15 @@ use super::{
 use crate::kernel::Kernel;
 use cluster::jobs::worker::{CHECKS, Check};
 use cluster::measure::{Address, is_interface_name};
+use control::controller::Mode;
 use db::qos::admission::Quality;
-use db::qos::controller::Mode;
-use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
+use ingest::intake::TemplateKind;
 use ingest::line::Precision;
 use ingest::pattern;
 use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Bytes of the longest path.
-pub(super) const PATH_BYTES_MAX: usize = 4095;
-/// Bytes of the longest host name, address or member name.
-pub(super) const TEXT_BYTES_MAX: usize = 256;
-/// Bytes of the longest client id and user name.
-const CREDENTIAL_BYTES_MAX: usize = 4096;
 /// `[[key]]` tables.
 const KEY_RULES_MAX: usize = 1024;
 /// `[[job]]` tables.
@@ -45,8 +43,6 @@ const LINE_TCP: &str = "127.0.0.1:8094";
 const FILE_NAME_BYTES_MAX: usize = 250;
 /// Default name of the slot table's file in a region.
 pub(crate) const REGION_TABLE: &str = "keel-latest";
-/// Default key of a line. What `{tags}` stands for depends on the store.
-pub(super) const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 
 /// Reads a whole document; its problems stay in the document.
 pub(super) fn config(document: &Document<'_>, base_dir: &Path) -> Option<Config> {
@@ -609,57 +605,6 @@ impl Reader<'_> {
         }
         path
     }
-}
-
-/// Notes what is wrong with a pattern.
-pub(super) fn check_pattern(
-    section: &Section<'_, '_>,
-    key: &'static str,
-    pattern: &At<String>,
-    check: fn(&str) -> Result<(), ingest::Error>,
-) {
-    if pattern.value.is_empty() {
-        return; // Already told.
-    }
-    if let Err(error) = check(&pattern.value) {
-        let wrong = format!("is \"{}\"", pattern.value);
-        section.wrong(pattern.line, key, &wrong, reason(&error));
-    }
-}
-
-/// Reads the template of keys.
-pub(super) fn key_template(section: &Section<'_, '_>, kind: TemplateKind, default: &str) -> String {
-    let Some(at) = section.text("key", TEMPLATE_BYTES_MAX) else {
-        return default.to_owned();
-    };
-    if let Err(error) = Template::parse(&at.value, kind) {
-        let wrong = format!("is \"{}\"", at.value);
-        section.wrong(at.line, "key", &wrong, reason(&error));
-    }
-    at.value
-}
-
-/// Returns why a pattern or template is invalid, without repeating its text.
-pub(super) fn reason(error: &ingest::Error) -> String {
-    match error {
-        ingest::Error::Pattern { reason, .. } | ingest::Error::Template { reason, .. } => {
-            (*reason).to_owned()
-        }
-        other => other.to_string(),
-    }
-}
-
-/// Parses `host:port` or `[::1]:1883`.
-pub(super) fn host_port(text: &str) -> Option<(String, u16)> {
-    let (host, port) = text.rsplit_once(':')?;
-    let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
-    let host = match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']')?,
-        None if host.contains(':') => return None,
-        None => host,
-    };
-    let is_plain = !host.is_empty() && !host.contains(['/', '@', '[', ']', ' ']);
-    is_plain.then(|| (host.to_owned(), port))
 }
 
 /// Returns whether two paths lead to one file, which need not exist yet.

@@ -1,5 +1,5 @@
-//! Checks what parts of a configuration must not share: a client id at a broker, a port, and a topic as both the origin
-//! and the destination of readings.
+//! Checks what parts of a configuration must not share: a client id at a broker, a port, and a topic with readings in
+//! both directions.
 
 use super::Config;
 use egress::forward::Target;
@@ -78,8 +78,8 @@ fn keys(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Warns of registers of Modbus devices whose key every message of a subscription of one value has: of what comes
-/// later, nothing says which of the two it is of. Keys that only some topics, paths or lines have are not told.
+/// Warns of registers of Modbus devices whose key every message of a subscription of one value has. Nothing tells which
+/// of the two a later reading is of. Keys that only some topics, paths or lines have are not told.
 fn registers(config: &Config) -> Vec<String> {
     let registers = config.modbus.iter().flat_map(|device| &device.registers);
     let keys: BTreeSet<&str> = registers.map(|register| register.key.as_str()).collect();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_shared_is_warned_of() {
+    fn shared_addresses_and_names_give_a_warning() {
         let text = "[line]\ntcp_listen = \"127.0.0.1:8094\"\n[http]\nlisten = \"127.0.0.1:8094\"\n\
             [mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n[[mqtt.subscribe]]\nfilter = \"keel/#\"\n\
             [[upstream]]\nname = \"up\"\nkind = \"mqtt\"\naddress = \"h:1883\"\nclient_id = \"me\"\n";

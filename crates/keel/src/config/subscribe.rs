@@ -1,7 +1,7 @@
 //! `[[mqtt.subscribe]]`: how the messages of a topic become readings.
 
 use super::reader::{At, Section};
-use super::sections::{LINE_KEY, TEXT_BYTES_MAX, check_pattern, key_template, reason};
+use super::values::{LINE_KEY, TEXT_BYTES_MAX, check_pattern, key_template, reason};
 use ingest::intake::{
     ArrayRule, JsonRule, JsonTake, MemberRule, MemberRules, PathPattern, PayloadKind, Retained,
     SparkplugRule, ValueKind, ValueRule, check_key,
@@ -47,8 +47,8 @@ pub(crate) struct SubscribeConfig {
     pub(crate) lines: Lines,
 }
 
-/// Lines of the file, so that people can be told what decides. Subscriptions that differ in nothing else are equal, so
-/// a reload does not take one that has moved for another.
+/// Lines of the file, to explain which of them decides. Subscriptions that differ only in these are equal, so a reload
+/// does not take one that has moved for another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
     /// The heading.
@@ -210,7 +210,7 @@ fn refuse(section: &Section<'_, '_>, keys: &[&'static str], is_other: bool, wron
     }
 }
 
-/// Reads what is taken from a document. All keys are read whatever the format is, so that each is known.
+/// Reads what is taken from a document. All keys are read for each format, so that each is known.
 fn json(section: &Section<'_, '_>, value: ValueRule, is_json: bool, lines: &mut Lines) -> JsonRule {
     const ONLY: &str = "is for payload = \"json\" only";
     let field = section.text_or_empty("json_field", TEXT_BYTES_MAX);

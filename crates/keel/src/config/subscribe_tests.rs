@@ -106,7 +106,7 @@ fn keys_of_several_values_say_which() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_its_line() {
+fn impossible_settings_are_refused_with_their_line() {
     let json = |keys: &str| format!("payload = \"json\"\n{keys}");
     let field = |keys: &str| json(&format!("[[mqtt.subscribe.field]]\n{keys}"));
     for (keys, expected) in [

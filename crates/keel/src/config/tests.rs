@@ -210,7 +210,7 @@ fn ranges_and_types_are_told_with_the_remedy() {
 }
 
 #[test]
-fn what_is_no_toml_is_told_with_its_line() {
+fn a_text_that_is_no_toml_is_refused_with_its_line() {
     for (text, line) in [
         ("[node\n", 1),
         ("\n\nx ==", 3),
@@ -329,7 +329,7 @@ fn the_broker_is_checked() {
 }
 
 #[test]
-fn what_is_declared_as_one_key_is_one_that_can_be_made() {
+fn a_pattern_for_one_key_is_a_key_that_can_be_made() {
     // A key of the greatest length in bytes; and a pattern, which may match keys that are shorter than the pattern.
     for pattern in [
         "x".repeat(255),
@@ -494,7 +494,7 @@ fn a_running_node_changes_what_it_can() {
 }
 
 #[test]
-fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
+fn settings_marked_in_the_example_need_a_restart_and_no_others_do() {
     // One other value for each key at the top of the example; the comment above it says [restart] or not.
     let mut marked = false;
     let mut section = String::new();
@@ -548,7 +548,7 @@ fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
 }
 
 #[test]
-fn nothing_that_anybody_writes_makes_it_panic() {
+fn no_text_makes_the_reader_panic() {
     let example = everything_on();
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move |limit: usize| {

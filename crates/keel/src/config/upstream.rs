@@ -2,7 +2,7 @@
 
 use super::reader::{At, Section};
 use super::secret;
-use super::sections::host_port;
+use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, host_port};
 use egress::forward::{
     Begin, KeyRule, Late, MqttVersion, Order, Target, TimeUnit, UpstreamOptions,
 };
@@ -11,12 +11,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of the longest URL.
 const URL_BYTES_MAX: usize = 2048;
-/// Bytes of the longest path of a file.
-const PATH_BYTES_MAX: usize = 4095;
-/// Bytes of the longest client id and user name.
-const CREDENTIAL_BYTES_MAX: usize = 4096;
-/// Bytes of names and tags.
-const TEXT_BYTES_MAX: usize = 256;
 /// Longest wait, in ms.
 const WAIT_MS_MAX: u64 = options::WAIT_MS_MAX;
 /// Default topic.

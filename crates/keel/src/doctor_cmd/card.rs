@@ -1,9 +1,9 @@
 //! Measures durable writes on the card: a small file is written and flushed like a node's log.
 
-use super::{Fact, Finding, as_object, text_of};
+use super::finding::{Fact, Finding, as_object, text_of};
 use crate::error::CliError;
 use crate::flash_cmd::device_error;
-use crate::lasting;
+use crate::persistence;
 use crate::progress::Progress;
 use base::block::{BLOCK_BYTES, BlockDevice, FileDevice, FileDeviceOptions};
 use base::histogram::Histogram;
@@ -85,7 +85,7 @@ pub(super) fn measure(root: &Path, folder: &Path) -> Result<Card, CliError> {
         histogram,
         seconds,
         is_direct: device.is_direct(),
-        in_memory: lasting::memory_warning(&path).is_some(),
+        in_memory: persistence::memory_warning(&path).is_some(),
         file_system,
         kind: kind.unwrap_or_else(|| "unknown".to_owned()),
         device: facts(disk.as_deref()),

@@ -1,23 +1,26 @@
 //! `keel doctor`: what this machine permits a node to do, and what to change.
 //!
-//! **Files:** `look.rs` findings without writing anything, `card.rs` the duration of writes on the card, `speed.rs` the
-//! processors' frequencies, `observed.rs` frequencies and power while something runs, `page.rs` the page for sending to
-//! others, with the short benches.
+//! **Files:** `checks.rs` findings without writing anything, `card.rs` the duration of writes on the card, `speed.rs`
+//! the processors' frequencies, `observer.rs` frequencies and power while something runs, `page.rs` the page for
+//! sending to others, with the short benches, `finding.rs` the form of facts and findings.
 
 mod card;
-mod look;
-mod observed;
+mod checks;
+mod finding;
+mod observer;
 mod page;
 mod speed;
 
-use crate::cli::{DoctorArgs, PowerSourceArgs};
 use crate::client;
 use crate::config::Config;
 use crate::error::CliError;
 use crate::output::Output;
+use crate::power_cmd::sources::PowerSourceArgs;
 use crate::progress::Progress;
-use observed::Observer;
-use serde_json::{Value, json};
+use clap::Args;
+use finding::{Finding, Verdict, as_object};
+use observer::Observer;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,102 +30,39 @@ const STATUS_LIMITED: u8 = 3;
 /// How long the machine is observed at rest, for the page.
 const REST: Duration = Duration::from_secs(5);
 
-/// A property of this machine.
-#[derive(Clone, Debug)]
-struct Fact {
-    /// Names are stable.
-    name: &'static str,
-    /// The value, or why it is unknown. It names no host, address, path of this machine or serial number.
-    value: Result<Value, String>,
-}
-
-impl Fact {
-    fn known(name: &'static str, value: impl Into<Value>) -> Self {
-        let value = Ok(value.into());
-        Self { name, value }
-    }
-
-    fn new(name: &'static str, value: Option<impl Into<Value>>, why_none: &str) -> Self {
-        let value = value.map(Into::into).ok_or_else(|| why_none.to_owned());
-        Self { name, value }
-    }
-}
-
-/// Returns facts as one JSON object; what is unknown is null.
-fn as_object(facts: &[Fact]) -> Value {
-    let entry = |fact: &Fact| {
-        (
-            fact.name.to_owned(),
-            fact.value.clone().unwrap_or(Value::Null),
-        )
-    };
-    Value::Object(facts.iter().map(entry).collect())
-}
-
-/// Returns the text of a file of the kernel without what surrounds it; `None` if it is empty or cannot be read.
-fn text_of(path: impl AsRef<Path>) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    // Texts of a device tree end with a NUL.
-    let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// The state of a feature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Ok,
-    /// It is available, but limited.
-    Limited,
-    Missing,
-}
-
-impl Verdict {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Limited => "limited",
-            Self::Missing => "missing",
-        }
-    }
-}
-
-/// One finding.
-#[derive(Clone, Debug)]
-struct Finding {
-    /// Its subject; names are stable.
-    subject: &'static str,
-    verdict: Verdict,
-    /// The condition. It names no host, address, path of this machine or serial number.
-    text: String,
-    /// The remedy; empty if none is needed.
-    remedy: String,
-}
-
-impl Finding {
-    fn ok(subject: &'static str, text: impl Into<String>) -> Self {
-        Self {
-            subject,
-            verdict: Verdict::Ok,
-            text: text.into(),
-            remedy: String::new(),
-        }
-    }
-
-    fn limited(subject: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            subject,
-            verdict: Verdict::Limited,
-            text: text.into(),
-            remedy: remedy.into(),
-        }
-    }
-
-    fn missing(subject: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Missing,
-            ..Self::limited(subject, text, remedy)
-        }
-    }
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel doctor\n  \
+    keel doctor --dir /mnt/card --json\n  \
+    keel doctor --dir /mnt/card --report card.md       also runs the short benches: some minutes\n  \
+    keel doctor --dir /mnt/card --report card.html --meter watts.csv\n\n\
+    Each line reports ok, limited or missing, and what to change. A node runs even if all of them are missing; the\n\
+    line says what the node then does without. The command writes, measures and removes a file of 4 MiB in --dir.\n\
+    The page of --report (Markdown; HTML if FILE ends in .html) names processor, kernel, card and figures, but no\n\
+    host, address, path or serial number: you can send it to others. It has the processor's frequencies and the power\n\
+    at rest and during each bench, and how long each was measured. Its benches need keel-bench beside keel or in\n\
+    PATH.\n\n\
+    Exit status: 0 all is ok; 3 something is limited or missing; 1 the state could not be determined.")]
+pub(crate) struct DoctorArgs {
+    /// Folder on the card to measure [default: folder of the store in ./keel.toml or /etc/keel/keel.toml, else the
+    /// current folder]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Run the short benches, and write a page to share
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// CSV file that the program of a power meter keeps writing, as for `keel power`
+    #[arg(long, value_name = "FILE")]
+    meter: Option<PathBuf>,
+    /// Read the power chip of a Raspberry Pi 5 with vcgencmd
+    #[arg(long)]
+    pmic: bool,
+    /// Folder to use instead of / for frequencies, sensors of power, and the descriptions of board and card
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Checks everything, prints the findings, and writes the page if requested.
@@ -137,7 +77,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
         sensor: None,
         root: arguments.root.clone(),
     };
-    let mut findings = look::all(&sensors);
+    let mut findings = checks::all(&sensors);
     let mut observer = arguments.report.as_ref().map(|_| Observer::new(&sensors));
     let measure = || card::measure(&arguments.root, &dir);
     let measured = match &mut observer {
@@ -162,18 +102,10 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
     findings.extend(card.as_ref().map(card::Card::finding));
     let mut output = Output::new();
     if arguments.json {
-        let rows = findings.iter().map(|finding| {
-            json!({
-                "subject": finding.subject,
-                "verdict": finding.verdict.name(),
-                "text": finding.text,
-                "remedy": finding.remedy,
-            })
-        });
         output.json(&json!({
-            "findings": rows.collect::<Vec<_>>(),
+            "findings": findings,
             "card": card.as_ref().map(card::Card::json),
-            "machine": as_object(&look::machine(&arguments.root)),
+            "machine": as_object(&checks::machine(&arguments.root)),
         }))?;
     } else {
         for finding in &findings {
@@ -190,7 +122,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
     }
     output.flush()?;
     if let (Some(report), Some(card), Some(observer)) = (&arguments.report, &card, observer) {
-        let machine = look::machine(&arguments.root);
+        let machine = checks::machine(&arguments.root);
         page::write(report, &dir, &findings, &machine, card, observer)?;
         if !arguments.json {
             output.line(format_args!(

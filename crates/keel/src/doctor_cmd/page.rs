@@ -6,9 +6,9 @@
 //! kernel's own.
 
 use super::card::Card;
-use super::observed::{Observed, Observer};
+use super::finding::{Fact, Finding};
+use super::observer::{Observed, Observer};
 use super::speed::{self, Policy, Speeds};
-use super::{Fact, Finding};
 use crate::bench_cmd;
 use crate::error::CliError;
 use crate::node::image::with_suffix;

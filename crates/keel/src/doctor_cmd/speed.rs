@@ -1,7 +1,7 @@
 //! The processors' frequencies, by the files of Linux's cpufreq: what each policy permits, and its steps while
 //! something runs. Nothing is written.
 
-use super::text_of;
+use super::finding::text_of;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_say_has_a_reason() {
+    fn a_frequency_that_the_kernel_does_not_tell_has_a_reason() {
         let tree = Tree::new("unknown");
         tree.write("policy0", "scaling_cur_freq", "<unknown>\n");
         let policy = &policies(&tree.0)[0];

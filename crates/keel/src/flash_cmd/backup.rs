@@ -1,9 +1,13 @@
 //! The file of a backup while it is written: until it is complete it is no store, and has a temporary name.
 
+use super::deferred_superblock::DeferredSuperblock;
+use super::draft::{behind_links, put_in_place, remove_old_draft};
+use super::error::{check_error, device_error, file_error, store_error};
+use super::image::find_image;
 use super::interruption::Interruption;
-use super::unfinished::Unfinished;
-use super::withheld::Withheld;
-use super::{Access, check_error, device_error, file_error, make, store_error};
+use super::new_image::NewImage;
+use super::open::{Access, open_device};
+use super::prepare::{Prepared, StoreOptions, prepare};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::node::image::with_suffix;
 use crate::progress::Progress;
@@ -47,9 +51,9 @@ pub(crate) struct Draft {
     to: PathBuf,
     /// Its path until it is complete.
     part: PathBuf,
-    store: Store<Withheld<FileDevice>>,
+    store: Store<DeferredSuperblock<FileDevice>>,
     file: Option<(String, FileHandle)>,
-    created: Unfinished,
+    created: NewImage,
     interruption: Interruption,
     _held: Option<FileDevice>,
     /// The file that it replaces, held so that no process uses it meanwhile.
@@ -66,7 +70,7 @@ impl Draft {
     /// Returns the target path of a backup, with links resolved. Refuses an existing file, unless it may be replaced
     /// and no process holds it: otherwise the store of a running node could be lost.
     pub(crate) fn target(to: &Path, force: bool) -> Result<PathBuf, CliError> {
-        let to = super::behind_links(to)?;
+        let to = behind_links(to)?;
         match std::fs::metadata(&to) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(CliError::io(to.display(), &error)),
@@ -78,7 +82,7 @@ impl Draft {
                 ));
             }
             Ok(_) => {
-                drop(super::open_device(&to, Access::Write)?);
+                drop(open_device(&to, Access::Write)?);
                 if !force {
                     return Err(CliError::failure(
                         to.display(),
@@ -93,11 +97,11 @@ impl Draft {
 
     /// Begins a backup at a path that [`target`](Self::target) has returned.
     pub(crate) fn begin(to: &Path, shape: &Shape) -> Result<Self, CliError> {
-        let is_there = super::find_image(to)?.is_some();
-        let replaced = is_there.then(|| super::open_device(to, Access::Write));
+        let is_there = find_image(to)?.is_some();
+        let replaced = is_there.then(|| open_device(to, Access::Write));
         let replaced = replaced.transpose()?;
         let part = with_suffix(to, ".part");
-        let wanted = make::Wanted {
+        let wanted = StoreOptions {
             size: Some(shape.image_bytes()),
             files: shape.files_max.saturating_add(FILES_BESIDES),
             name_bytes: shape.name_bytes_max,
@@ -105,18 +109,18 @@ impl Draft {
             sparse: true,
             is_private: true,
         };
-        super::remove_old_draft(&part)?;
+        remove_old_draft(&part)?;
         let progress = Progress::start(format!("preparing {}", to.display()));
-        let make::Prepared {
+        let Prepared {
             device,
             mut options,
             created,
             interruption,
             held,
-        } = make::prepare(&part, &wanted, 0, &progress)?;
+        } = prepare(&part, &wanted, 0, &progress)?;
         drop(progress);
         options.hash_key = shape.hash_key;
-        let store = Store::format(Withheld::new(device), &options)
+        let store = Store::format(DeferredSuperblock::new(device), &options)
             .map_err(|error| store_error(&part, &error))?;
         Ok(Self {
             to: to.to_path_buf(),
@@ -211,7 +215,7 @@ impl Draft {
         let device = store.close().map_err(failed)?;
         let released = device.release();
         let device = released.map_err(|error| device_error(&part, &error))?;
-        super::put_in_place(&part, &to, replaced.is_some())
+        put_in_place(&part, &to, replaced.is_some())
             .map_err(|error| CliError::io(to.display(), &error))?;
         created.keep();
         drop((interruption, device, held, replaced));
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_what_was_announced_and_the_key_stays() {
+    fn a_draft_has_room_for_the_announced_files_and_keeps_the_key() {
         let dir = std::env::temp_dir().join(format!("keel-backup-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let to = dir.join("a.backup");
@@ -252,7 +256,7 @@ mod tests {
                 .finish(files, &Progress::start(String::new()))
                 .unwrap();
             assert_eq!(made.files, files);
-            let store = super::super::open_alone(&to, false).unwrap();
+            let store = super::super::open::open_alone(&to, false).unwrap();
             assert_eq!(store.layout().hash_key, [7; 16]);
             assert_eq!(store.statistics().files, files);
         }
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_nothing() {
+    fn an_unfinished_draft_is_no_store_and_leaves_no_file() {
         let dir = std::env::temp_dir().join(format!("keel-backup-half-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let to = dir.join("a.backup");
@@ -272,7 +276,7 @@ mod tests {
         let part = with_suffix(&to, ".part");
         let copy = dir.join("copy");
         std::fs::copy(&part, &copy).unwrap();
-        let error = super::super::open_alone(&copy, false).err().unwrap();
+        let error = super::super::open::open_alone(&copy, false).err().unwrap();
         assert!(
             error.to_string().contains("not an Evenkeel flash store"),
             "{error}"

@@ -1,26 +1,48 @@
 //! `keel flash get`: copies a file of the store to standard output or to a file, and salvages a damaged one.
 
-use super::{
-    Access, file_error, is_dash, is_held, name_text, open, read_error, refuse_the_image,
-    standard_metadata,
-};
+use super::error::file_error;
+use super::image::{refuse_the_image, standard_metadata};
+use super::open::{Access, is_held, open, read_error};
+use super::text::{is_dash, name_text};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::replacement::Replacement;
 use crate::signals;
 use base::block::FileDevice;
+use clap::Args;
 use flash::{FileHandle, PAYLOAD_BYTES, Store};
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes per read: whole blocks, so that a failed read can be repeated block by block.
 const READ_BYTES: usize = 256 * PAYLOAD_BYTES;
 
-pub(super) fn get(image: &Path, name: &OsStr, to: &Path, salvage: bool) -> Result<u8, CliError> {
-    let name = name_text(name)?;
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+        keel flash get store.img notes.txt > notes.txt\n  \
+        keel flash get store.img notes.txt notes.txt --salvage\n\n\
+        OUT is replaced only by a complete file. If the file is damaged, OUT stays as it was, unless --salvage\n\
+        is given. --salvage is refused while another program writes to the store. Standard output gets\n\
+        everything before the damage.")]
+pub(crate) struct GetArgs {
+    /// File or block device
+    image: PathBuf,
+    /// Name of the file in the store
+    name: OsString,
+    /// Destination of the bytes; - is standard output
+    #[arg(default_value = "-", value_name = "OUT")]
+    to: PathBuf,
+    /// Continue after damage, with zeros for unreadable data; exit status 1 if there was damage
+    #[arg(long)]
+    salvage: bool,
+}
+
+pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
+    let (image, to, salvage) = (&arguments.image, &arguments.to, arguments.salvage);
+    let name = name_text(&arguments.name)?;
     let (target, shown) = if is_dash(to) {
         (
             standard_metadata(&io::stdout()),
@@ -239,7 +261,7 @@ impl Sink {
                 "name a file in it",
             ));
         }
-        // Check this even if the file will be replaced: a user who may not write to it may not replace it either.
+        // Check this even if the file will be replaced: a user without write permission may not replace it either.
         let file = File::options().write(true).open(to).map_err(failed)?;
         if found.is_file() {
             let target = to.canonicalize().map_err(failed)?;

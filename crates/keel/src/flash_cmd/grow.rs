@@ -1,22 +1,45 @@
 //! `keel flash grow`.
 
+use super::error::store_error;
+use super::image::find_image;
 use super::interruption::Interruption;
-use super::{Access, find_image, make, open, open_device, open_held, shown_path, store_error};
+use super::open::{Access, open, open_device, open_held};
+use super::prepare;
+use super::text::shown_path;
+use crate::argument::size;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::{BLOCK_BYTES, FileDevice};
+use clap::Args;
 use flash::{DEVICE_BLOCKS_MAX, Store};
 use serde_json::json;
 use std::fs::{File, Metadata};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub(super) fn grow(
-    image: &Path,
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel flash grow store.img --size 1G\n  \
+    keel flash grow /dev/mmcblk0p3\n\n\
+    The command takes no longer for a full store than for an empty one. An interruption leaves the old or the\n\
+    new size. If the file is already longer than its store, omit --size: the store then uses the whole file.\n\
+    The name table does not change: for more files, or for a smaller store, use `keel flash copy`.")]
+pub(crate) struct GrowArgs {
+    /// File or block device
+    image: PathBuf,
+    /// New size of the image file, in bytes or with K, M, G or T [default: its current size]
+    #[arg(long, value_parser = size)]
     size: Option<u64>,
+    /// Do not write the added part of the image file now
+    #[arg(long)]
     sparse: bool,
-    as_json: bool,
-) -> Result<u8, CliError> {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &GrowArgs) -> Result<u8, CliError> {
+    let (image, size) = (&arguments.image, arguments.size);
     let found = find_image(image)?;
     let file_bytes = found.filter(Metadata::is_file).map(|found| found.len());
     let shown = image.display();
@@ -47,7 +70,7 @@ pub(super) fn grow(
                 bytes.max(file_bytes),
                 store_bytes,
                 file_bytes,
-                sparse,
+                arguments.sparse,
             )?;
             (device, Some(held))
         }
@@ -60,7 +83,7 @@ pub(super) fn grow(
     let free_bytes = bytes(open(image, Access::Read)?.statistics().blocks_free);
     let (before, after) = (bytes(report.blocks_before), bytes(report.blocks_after));
     let mut out = Output::new();
-    if as_json {
+    if arguments.json {
         out.json(&json!({
             "image": shown.to_string(),
             "size_bytes_before": before,
@@ -138,17 +161,17 @@ fn enlarge(
     let left = "the store and its file are as they were";
     let interruption = Interruption::cut_back(image, file, file_bytes, left);
     let progress = Progress::start(format!("enlarging {shown}"));
-    let done = make::resize(image, bytes, file_bytes).and_then(|mut device| {
+    let done = prepare::resize(image, bytes, file_bytes).and_then(|mut device| {
         if !sparse {
             // Write also the blocks behind the store in its file: they are unused, and may not be allocated on the
             // disk.
             let first_block = store_bytes.min(file_bytes) / BLOCK_BYTES as u64;
-            make::fill_from(image, &mut device, first_block, file_bytes, &progress)?;
+            prepare::fill_from(image, &mut device, first_block, file_bytes, &progress)?;
         }
         Ok(device)
     });
     if done.is_err() {
-        make::set_length(image, file_bytes).ok();
+        prepare::set_length(image, file_bytes).ok();
     }
     // The remaining steps take no time. If they were interrupted, the next opening would have to clear up.
     drop(interruption);

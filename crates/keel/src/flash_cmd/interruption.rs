@@ -73,8 +73,8 @@ extern "C" fn carry_out(signal: c_int) {
 pub(crate) struct Interruption(());
 
 impl Interruption {
-    /// Undoes nothing; `left` describes the remaining state, or the remedy.
-    pub(crate) fn heed(thing: impl std::fmt::Display, left: &str) -> Self {
+    /// Undoes nothing, and reports the state; `left` describes the remaining state, or the remedy.
+    pub(crate) fn report(thing: impl std::fmt::Display, left: &str) -> Self {
         Self::plan(Undo::Nothing, thing, left)
     }
 

@@ -1,23 +1,65 @@
 //! `keel flash mount`: a store as a directory, until it is unmounted or told to stop.
 
-use super::{device_error, find_image, store_error};
-use crate::cli::MountArgs;
+use super::error::{device_error, store_error};
+use super::image::find_image;
+use crate::argument::{identity, permission_bits};
 use crate::error::CliError;
-use crate::mounting::{self, Stops, unmount_command};
+use crate::mounting::{self, StopSignals, unmount_command};
 use crate::output::{Output, counted};
 use crate::progress::bytes_text;
 use base::block::{BLOCK_BYTES, FileDevice, FileDeviceOptions};
 use base::clock::SystemClock;
+use clap::Args;
 use flash::{OpenOptions, Store};
 use flash_mount::{Leftovers, MountError, MountOptions, Mounted, Presentation};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+        keel flash mount store.img /mnt/plant\n  \
+        keel flash mount /dev/mmcblk0p3 /mnt/plant --allow-other --uid 1000 --mode 640\n\n\
+        The mount runs until `umount DIR`, Ctrl-C or SIGTERM. Any user can mount if the package fuse3 is\n\
+        installed; root needs no package. docs/semantics-flash.md lists what programs can do there, and the\n\
+        error for what they cannot do: one directory, no links, data durable after fsync.")]
+pub(crate) struct MountArgs {
+    /// File or block device
+    image: PathBuf,
+    /// Empty directory to mount the store on
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Change nothing, not even what recovery would repair
+    #[arg(long)]
+    read_only: bool,
+    /// Give other users access, according to the permission bits
+    #[arg(long)]
+    allow_other: bool,
+    /// Make every write durable before it returns, as with O_SYNC
+    #[arg(long)]
+    sync: bool,
+    /// Maximum delay until a write without fsync is durable, in s, from 1 to 3600
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    sync_seconds: u16,
+    /// Maximum number of open files; their memory is allocated at the start
+    #[arg(long, value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u16).range(1..=flash_mount::OPEN_FILES_MAX as i64))]
+    open_files: u16,
+    /// Permission bits of every file, octal
+    #[arg(long, value_name = "BITS", default_value = "644", value_parser = permission_bits)]
+    mode: u16,
+    /// Owner of every file (user ID) [default: the user that mounts]
+    #[arg(long, value_name = "N", value_parser = identity)]
+    uid: Option<u32>,
+    /// Group of every file (group ID) [default: the group of the user that mounts]
+    #[arg(long, value_name = "N", value_parser = identity)]
+    gid: Option<u32>,
+}
+
 /// Runs until the mount ends.
-pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
+pub(super) fn run(arguments: &MountArgs) -> Result<u8, CliError> {
     let (image, directory) = (&arguments.image, &arguments.directory);
     let wrong = |error: MountError| mount_error(image, directory, &error);
     // Cheap checks first: a mistyped directory should not open the store.
@@ -36,13 +78,9 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
             gid: arguments.gid.unwrap_or(gid),
         },
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::io("signals", &error))?;
-    runtime.block_on(async {
+    mounting::runtime()?.block_on(async {
         // Catch signals from here on: the parent may stop this process as soon as it is mounted.
-        let mut stops = Stops::heed()?;
+        let mut stops = StopSignals::catch()?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
         let clock = Box::new(SystemClock::new());
@@ -78,7 +116,7 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         let mut is_failure_told = false;
         loop {
             tokio::select! {
-                () = stops.come() => break,
+                () = stops.wait() => break,
                 () = unmounted.notified() => break,
                 _ = ticks.tick() => {
                     mounted.sync_if_unsynced();

@@ -1,7 +1,9 @@
 //! `keel flash check --repair`.
 
+use super::error::{check_error, store_error};
 use super::interruption::Interruption;
-use super::{Access, check_error, open_device, shown_name, shown_path, store_error};
+use super::open::{Access, open_device};
+use super::text::{shown_name, shown_path};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
@@ -12,7 +14,7 @@ use std::path::Path;
 
 pub(super) fn repair(image: &Path, as_json: bool) -> Result<u8, CliError> {
     let device = open_device(image, Access::Write)?;
-    let interruption = Interruption::heed(
+    let interruption = Interruption::report(
         image.display(),
         "it is perhaps mended in part; repair it again",
     );

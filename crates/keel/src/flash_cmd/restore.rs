@@ -1,12 +1,14 @@
 //! `keel restore`: restores the store of a node from a backup.
 
-use super::copy::{self, Stop};
-use super::withheld::Withheld;
-use super::{
-    Access, device_error, find_image, make, open, open_device, refuse_the_image, shown_path,
-    store_error,
-};
-use crate::cli::RestoreArgs;
+use super::deferred_superblock::DeferredSuperblock;
+use super::draft::{behind_links, put_in_place, remove_old_draft};
+use super::error::{device_error, store_error};
+use super::image::{find_image, refuse_the_image};
+use super::open::{Access, explain_file_limit, open, open_device};
+use super::prepare::{Prepared, StoreOptions, prepare, warn_of_memory};
+use super::text::shown_path;
+use super::transfer::{self, Stop};
+use crate::argument::size;
 use crate::config::Config;
 use crate::error::CliError;
 use crate::node::image::{files_max, with_suffix};
@@ -14,6 +16,7 @@ use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{BLOCK_BYTES, BlockDevice};
+use clap::Args;
 use flash::{PAYLOAD_BYTES, Store};
 use serde_json::json;
 use std::fs::Metadata;
@@ -26,10 +29,40 @@ const IMAGE_BYTES: u64 = 256 << 20;
 /// Prefixes of the names of a node's log files; a node's store contains at least one of them.
 const LOG_PREFIXES: [&str; 2] = [db::log::SEGMENT_PREFIX, db::log::CHECKPOINT_PREFIX];
 
-pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
-    super::explain_file_limit();
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel restore plant.backup -c /etc/keel/keel.toml\n  \
+    keel restore plant.backup --image /dev/mmcblk0p3 --force\n  \
+    keel restore plant.backup --image other.img --size 1G && keel flash check other.img\n\n\
+    The command creates store.image of the configuration, with the size store.create_mebibytes. Every byte is\n\
+    compared before the new store becomes valid. A store that a node has open is refused, even with --force.\n\
+    Existing content is replaced only with --force, and a file only when the new one is complete.\n\n\
+    --json: image, size_bytes, free_bytes, files, bytes.")]
+pub(crate) struct RestoreArgs {
+    /// Backup, or the image of another node
+    #[arg(value_name = "BACKUP")]
+    backup: PathBuf,
+    /// Configuration of the node [default: ./keel.toml, else /etc/keel/keel.toml]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "image")]
+    config: Option<PathBuf>,
+    /// Image file or block device, instead of the configured one
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<PathBuf>,
+    /// Size of the store, in bytes or with K, M or G [default: from the configuration; with --image 256M]
+    #[arg(long, value_parser = size)]
+    size: Option<u64>,
+    /// Replace existing content
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &RestoreArgs) -> Result<u8, CliError> {
+    explain_file_limit();
     let (image, size) = target(arguments)?;
-    let image = super::behind_links(&image)?;
+    let image = behind_links(&image)?;
     let backup = &arguments.backup;
     let shown = image.display();
     let found = find_image(&image)?;
@@ -46,7 +79,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
         ));
     }
     let mut source = open(backup, Access::ReadAll)?;
-    let files = copy::list(&mut source).map_err(|error| store_error(backup, &error))?;
+    let files = transfer::list(&mut source).map_err(|error| store_error(backup, &error))?;
     let is_nodes = |name: &str| {
         let number = |prefix| db::log::number_in(name, prefix);
         LOG_PREFIXES
@@ -69,7 +102,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
     let files_max = files_max(place_bytes)
         .max(layout.files_max)
         .max(files.len() as u64 + 16);
-    let wanted = make::Wanted {
+    let wanted = StoreOptions {
         size: (!is_device).then_some(size),
         files: files_max,
         name_bytes: layout.name_bytes_max,
@@ -84,34 +117,34 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
         with_suffix(&image, ".restore")
     };
     if !is_device {
-        super::remove_old_draft(&draft)?;
+        remove_old_draft(&draft)?;
     }
     // `prepare` locks a device itself.
     let held = held.filter(|_| !is_device);
     let needed = bytes / PAYLOAD_BYTES as u64 * BLOCK_BYTES as u64;
     let progress = Progress::start(format!("making {shown}"));
-    let make::Prepared {
+    let Prepared {
         device,
         mut options,
         created,
         interruption,
         held: draft_held,
-    } = make::prepare(&draft, &wanted, needed, &progress)?;
+    } = prepare(&draft, &wanted, needed, &progress)?;
     drop(progress);
     // Names and seals of the log are bound to this key.
     options.hash_key = layout.hash_key;
     // From here on the loops below poll for a signal.
     drop(interruption);
     let progress = Progress::start(format!("restoring and comparing {}", backup.display()));
-    let failed = |stop: Stop| copy::stop_error(backup, &image, stop);
-    let store = Store::format(Withheld::new(device), &options)
+    let failed = |stop: Stop| transfer::stop_error(backup, &image, stop);
+    let store = Store::format(DeferredSuperblock::new(device), &options)
         .map_err(|error| store_error(&draft, &error))?;
     let mut note = |bytes| {
         progress.add(bytes);
         !signals::stop_requested()
     };
-    let device = copy::fill(&mut source, store, &files, &mut note).map_err(failed)?;
-    let store = copy::compare(&mut source, device, &files, &mut note).map_err(failed)?;
+    let device = transfer::fill(&mut source, store, &files, &mut note).map_err(failed)?;
+    let store = transfer::compare(&mut source, device, &files, &mut note).map_err(failed)?;
     drop(progress);
     let statistics = store.statistics();
     let size_bytes = store.device().geometry().block_count * BLOCK_BYTES as u64;
@@ -120,7 +153,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
     released.map_err(|error| device_error(&draft, &error))?;
     if !is_device {
         give_away(&draft, &image, found.as_ref())?;
-        super::put_in_place(&draft, &image, found.is_some())
+        put_in_place(&draft, &image, found.is_some())
             .map_err(|error| CliError::io(image.display(), &error))?;
     }
     created.keep();
@@ -146,7 +179,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
         ))?;
     }
     out.flush()?;
-    make::warn_of_memory(&image);
+    warn_of_memory(&image);
     Ok(0)
 }
 

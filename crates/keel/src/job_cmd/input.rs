@@ -1,11 +1,45 @@
 //! Readings for a job: from a CSV file, or from the history of a node, which reads it from its database.
 
-use crate::cli::ReadingsArgs;
-use crate::client::history_numbers;
+use crate::client::{NodeArgs, history_numbers};
 use crate::error::CliError;
+use clap::Args;
 use cluster::jobs::{LeftOut, Readings, Taker};
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The readings that a job works on.
+#[derive(Debug, Args)]
+pub(crate) struct ReadingsArgs {
+    /// CSV file with a header, as `keel history --csv` writes it; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "key")]
+    pub(crate) input: Option<PathBuf>,
+    /// Column of the file; may be repeated [default: value, or the only column]
+    #[arg(long, value_name = "NAME", requires = "input")]
+    pub(crate) column: Vec<String>,
+    /// Key of the node whose history to use
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// Start of the time range of the history, included
+    #[arg(
+        long,
+        value_name = "T",
+        allow_hyphen_values = true,
+        requires = "key",
+        conflicts_with = "input"
+    )]
+    pub(crate) from: Option<String>,
+    /// End of the time range, not included
+    #[arg(
+        long,
+        value_name = "T",
+        allow_hyphen_values = true,
+        requires = "key",
+        conflicts_with = "input"
+    )]
+    pub(crate) to: Option<String>,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
 
 /// Returns a time in seconds. Readings of a fast sensor lie in one ms, and a job needs them apart. A whole ms becomes
 /// the number that is nearest to it.

@@ -8,14 +8,18 @@
 //! if the board has a sensor, its power. With `job.check = "never"` neither the time on one rank nor the power is
 //! updated.
 
-use super::face;
-use super::input;
-use crate::cli::{ClusterJobArgs, ClusterRunArgs, KernelArgs, NodeArgs, ReadingsArgs};
-use crate::cluster_cmd::report;
+use super::input::{self, ReadingsArgs};
+use super::kernel::KernelArgs;
+use super::output;
+use super::parent::end_with;
+use super::run::{RunArgs, run_with};
+use crate::client::NodeArgs;
+use crate::cluster_cmd::result_file::link;
 use crate::config::{Config, JobConfig, beside};
 use crate::error::CliError;
 use crate::kernel::Kernel;
 use crate::output::Output;
+use clap::Args;
 use cluster::advisor::{
     Advice, Input, Origin, Place, Privacy, Question, advise, parse_question, question_text,
 };
@@ -61,9 +65,28 @@ const FILE_BYTES_MAX: u64 = 2 << 20;
 /// How much the priority of a background job is lowered.
 const NICE: libc::c_int = 10;
 
-pub(crate) fn run(arguments: &ClusterJobArgs) -> Result<u8, CliError> {
+/// A job of the configuration.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel cluster job bearing\n  \
+    keel cluster job bearing -c /etc/keel/keel.toml\n\n\
+    The command prints one JSON object: where the job ran and why, and the result, which also replaces the file\n\
+    of job.out. Measured figures are kept beside that file, with .figures.json; without them the job is\n\
+    measured again.")]
+pub(crate) struct JobArgs {
+    /// Name of the job in the configuration
+    name: String,
+    /// Configuration file of the node
+    #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
+    config: PathBuf,
+    /// Run as a job of the node with this process ID: at low priority, ending with the node, in lines of JSON
+    #[arg(long, hide = true, value_name = "PROCESS")]
+    background: Option<i32>,
+}
+
+pub(crate) fn run(arguments: &JobArgs) -> Result<u8, CliError> {
     if let Some(node) = arguments.background {
-        if !super::end_with(node, libc::SIGTERM) {
+        if !end_with(node, libc::SIGTERM) {
             return Ok(crate::error::STATUS_FAILURE);
         }
         go_to_background();
@@ -92,7 +115,7 @@ fn go_to_background() {
     }
 }
 
-fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
+fn once(arguments: &JobArgs, out: &mut Output) -> Result<(), CliError> {
     let origin = arguments.config.display().to_string();
     // The node sends its current configuration: the file may have changed since the node read it.
     let config = match arguments.background {
@@ -160,8 +183,8 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
     let placed_json = placed.json();
     let mut whole = Value::Null;
     let mut writes = 0;
-    let mut write_answer = |shown: &face::Shown<'_>| -> Result<Value, CliError> {
-        let result = face::json(shown)?;
+    let mut write_answer = |shown: &output::Shown<'_>| -> Result<Value, CliError> {
+        let result = output::json(shown)?;
         whole = json!({"job": job.name, "placed": placed_json, "result": result});
         replace(&job.out, &format!("{whole:#}\n"))?;
         writes += 1;
@@ -175,9 +198,9 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
         }
         Ok(result)
     };
-    let ran = super::run_with(&words, job.check, &mut write_answer);
+    let ran = run_with(&words, job.check, &mut write_answer);
     if let (Err(error), true) = (&ran, writes >= 1 && job.check == Check::After) {
-        // The answer is there; whoever reads it must see that it is not confirmed.
+        // The answer is there, and must show that it is not confirmed.
         whole["check_failed"] = json!(error.to_string());
         replace(&job.out, &format!("{whole:#}\n"))?;
     }
@@ -196,8 +219,8 @@ fn words(
     hosts: Option<PathBuf>,
     table: Option<PathBuf>,
     readings: ReadingsArgs,
-) -> ClusterRunArgs {
-    ClusterRunArgs {
+) -> RunArgs {
+    RunArgs {
         kernel: job.kernel,
         local: hosts.is_none().then_some(job.ranks),
         hosts,
@@ -324,7 +347,7 @@ impl Placed {
         }
         // Messages cost nothing on one board.
         if let Some(path) = job.link.as_ref().filter(|_| hosts.len() > 1) {
-            report::link(path)?.give(&mut question).map_err(wrong)?;
+            link(path)?.give(&mut question).map_err(wrong)?;
         }
         not_above(&mut question);
         let wants_elsewhere = question.privacy == Privacy::Anywhere && job.question.is_some();
@@ -568,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn what_messages_cost_is_not_read_for_a_job_of_one_board() {
+    fn the_link_file_is_not_read_for_a_job_of_one_board() {
         let folder = std::env::temp_dir().join(format!("keel-job-link-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let input = folder.join("day.csv");

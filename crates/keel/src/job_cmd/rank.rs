@@ -1,15 +1,40 @@
 //! One rank of `keel cluster run --local`.
 
-use crate::cli::ClusterRankArgs;
+use super::parent::end_with;
 use crate::error::{CliError, STATUS_FAILURE};
+use clap::Args;
 use cluster::jobs::star::Star;
 use cluster::jobs::worker::{self, Board, Options};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Exit status of a rank whose parent has gone.
 const STATUS_ALONE: i32 = 4;
 
-pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
+/// A rank of `keel cluster run --local`, which starts it.
+#[derive(Debug, Args)]
+pub(crate) struct RankArgs {
+    /// Socket at which the ranks meet
+    #[arg(long)]
+    socket: PathBuf,
+    /// Number of this rank
+    #[arg(long)]
+    rank: usize,
+    /// Number of ranks
+    #[arg(long)]
+    ranks: usize,
+    /// Process ID of the parent
+    #[arg(long)]
+    parent: Option<i32>,
+    /// Time to wait for the other ranks, in s
+    #[arg(long)]
+    patience_seconds: u64,
+    /// Options of each rank
+    #[arg(last = true)]
+    options: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &RankArgs) -> Result<u8, CliError> {
     let words: Vec<&str> = arguments.options.iter().map(String::as_str).collect();
     let options = Options::parse(&words).map_err(|wrong| {
         CliError::usage(
@@ -19,7 +44,7 @@ pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
         )
     })?;
     // Until the ranks have connected, no other process would notice that the parent has gone.
-    let is_alone = |parent| !super::end_with(parent, libc::SIGKILL);
+    let is_alone = |parent| !end_with(parent, libc::SIGKILL);
     if arguments.parent.is_some_and(is_alone) {
         return Ok(STATUS_FAILURE);
     }

@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_done_when_all_have_ended_and_progress_is_theirs() {
+    fn a_job_is_done_when_all_ranks_have_ended_and_progress_is_their_mean() {
         let now = Instant::now();
         let mut state = State::new(2, now);
         assert_eq!(state.progress(), "0 of 2 ranks are there");

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_its_remedy() {
+    fn missing_memory_is_named_with_its_remedy() {
         let said = |ground: &Ground, bytes| {
             let error = ground
                 .require(Path::new("r"), bytes, "choose less")

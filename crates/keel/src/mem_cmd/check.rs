@@ -1,18 +1,39 @@
 //! `keel mem check`: checks whether all tables of a region agree, and repairs them.
 
-use super::region_error;
+use super::error::region_error;
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::flash_cmd::interruption::Interruption;
 use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
+use clap::Args;
 use mem::check::CheckReport;
 use mem::{Error, PAGE_BYTES};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub(super) fn check(region: &Path, repairs: bool, as_json: bool) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem check /dev/hugepages/plant && echo whole\n  \
+    keel mem check /dev/hugepages/plant --repair\n\n\
+    Programs may continue, but wait when they change names or need memory. Unfinished work of a dead writer is\n\
+    first completed or undone. --repair keeps every file and name that can be found in any way; it names what\n\
+    it cannot keep, with exit status 1. It also repairs, where possible, a region that no other command can\n\
+    open.")]
+pub(crate) struct CheckArgs {
+    /// File of the region
+    region: PathBuf,
+    /// Repair what is found
+    #[arg(long)]
+    repair: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &CheckArgs) -> Result<u8, CliError> {
+    let (region, repairs) = (&arguments.region, arguments.repair);
     let interruption = (!repairs)
-        .then(|| Interruption::heed(region.display(), "nothing was changed; check it again"));
+        .then(|| Interruption::report(region.display(), "nothing was changed; check it again"));
     let failed = |error: Error| match error {
         // Other commands refer to this command for damage, so its own error must not.
         Error::Damaged { .. } => CliError::failure(
@@ -32,7 +53,7 @@ pub(super) fn check(region: &Path, repairs: bool, as_json: bool) -> Result<u8, C
     drop(progress);
     drop(interruption);
     let mut out = Output::new();
-    if as_json {
+    if arguments.json {
         out.json(&as_value(&report))?;
     } else {
         tell(region, repairs, &report, &mut out)?;

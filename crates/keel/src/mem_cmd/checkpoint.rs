@@ -1,6 +1,6 @@
 //! `keel mem checkpoint`: saves a region's files to a flash store, which survives power loss.
 
-use super::region_error;
+use super::error::region_error;
 use super::storage::FlashStorage;
 use crate::error::CliError;
 use crate::flash_cmd::interruption::Interruption;
@@ -8,10 +8,14 @@ use crate::flash_cmd::open_alone;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::FileDevice;
+use clap::Args;
 use mem::checkpoint::{self, CheckpointError, SaveOptions, SaveReport, StorageError, Taken};
 use mem::{Attachment, Node};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Name of a checkpoint; the default of --name.
+pub(crate) const CHECKPOINT_NAME: &str = "mem";
 
 /// Where the region appears for these commands; links are kept unchanged.
 pub(super) const AT: &[u8] = b"/keel";
@@ -103,20 +107,39 @@ pub(crate) fn checkpoint_now(
     save(attachment, image, (name, left_out), false, &mut |_, _| {})
 }
 
-pub(super) fn checkpoint(
-    region: &Path,
-    image: &Path,
-    name: &str,
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel flash format plant.img --size 1G\n  \
+    keel mem checkpoint /dev/hugepages/plant plant.img\n\n\
+    Only changes since the last checkpoint are written. A power cut at any moment leaves the new checkpoint or\n\
+    the one before. Programs continue meanwhile: all names are of one moment, and so is each file of up to\n\
+    1 MiB; a larger file that is written meanwhile is so only in pieces of 16 KiB.")]
+pub(crate) struct CheckpointArgs {
+    /// File of the region
+    region: PathBuf,
+    /// Flash store: an image file or a block device
+    image: PathBuf,
+    /// Name of the checkpoint, for stores that hold those of several regions
+    #[arg(long, default_value = CHECKPOINT_NAME)]
+    name: String,
+    /// Read the existing checkpoint completely, and write damaged data again
+    #[arg(long)]
     verify: bool,
-    as_json: bool,
-) -> Result<u8, CliError> {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &CheckpointArgs) -> Result<u8, CliError> {
+    let (region, image) = (&arguments.region, &arguments.image);
+    let (name, verify) = (arguments.name.as_str(), arguments.verify);
     let attachment =
         Attachment::open(region, AT, true).map_err(|error| region_error(region, &error))?;
     let left = match newest(region, image, name)? {
         Some(_) => "the checkpoint before is there still",
         None => "nothing is saved yet",
     };
-    let interruption = Interruption::heed(image.display(), left);
+    let interruption = Interruption::report(image.display(), left);
     let progress = Progress::start(format!("saving {}", region.display()));
     let mut before = 0;
     let report = save(&attachment, image, (name, &[]), verify, &mut |done, _| {
@@ -126,7 +149,7 @@ pub(super) fn checkpoint(
     drop(progress);
     drop(interruption);
     let mut out = Output::new();
-    if as_json {
+    if arguments.json {
         out.json(&json!({
             "generation": report.generation,
             "unchanged": report.is_unchanged,

@@ -1,39 +1,65 @@
 //! `keel mem create`.
 
 use super::backing::Ground;
-use super::region_error;
+use super::error::region_error;
+use super::flush::{MemFlush, flush_text};
+use crate::argument::{permission_bits, size};
 use crate::error::CliError;
 use crate::flash_cmd::interruption::Interruption;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
+use clap::Args;
 use mem::{Flush, NewInode, PAGE_BYTES, Region, RegionOptions};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The region to make.
-pub(super) struct Wanted {
-    pub(super) size: u64,
-    pub(super) files: Option<u64>,
-    /// `None`: the default of a region of this size.
-    pub(super) lanes: Option<u32>,
-    pub(super) mode: u16,
-    /// `None`: the default of the file's memory.
-    pub(super) flush: Option<Flush>,
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem create /dev/hugepages/plant --size 1G\n  \
+    keel mem create /dev/shm/plant --size 256M --files 10000 --mode 660\n\n\
+    Huge pages are the fastest: `sysctl vm.nr_hugepages=N` reserves N pages of 2 MiB each, best right after the\n\
+    boot. They are used on /dev/hugepages, or where `mount -t hugetlbfs none DIR` puts them. The next fastest\n\
+    is tmpfs mounted with huge=always, then ordinary tmpfs, such as /dev/shm.")]
+pub(crate) struct CreateArgs {
+    /// File to create; its folder determines the kind of memory
+    region: PathBuf,
+    /// Memory of the region, in bytes or with K, M, G or T, rounded down to whole 2 MiB
+    #[arg(long, value_parser = size)]
+    size: u64,
+    /// Maximum number of files and directories, from 16 to 16777216 [default: one for each 32 KiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
+    files: Option<u64>,
+    /// Number of threads that can write at the same time, in all programs together [default: one for each 4 MiB, 64
+    /// to 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
+    lanes: Option<u32>,
+    /// Permission bits of the region, octal; they apply to everything in it
+    #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
+    mode: u16,
+    /// How a call becomes durable on memory that keeps its content without power [default: cache-lines on
+    /// persistent memory (a DAX file system), else none]
+    #[arg(long, value_enum, value_name = "HOW")]
+    flush: Option<MemFlush>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
-    let capacity_bytes = wanted.size / PAGE_BYTES * PAGE_BYTES;
+pub(super) fn run(arguments: &CreateArgs) -> Result<u8, CliError> {
+    let region = &arguments.region;
+    let capacity_bytes = arguments.size / PAGE_BYTES * PAGE_BYTES;
     let options = RegionOptions {
         capacity_bytes,
-        files_max: wanted.files,
-        lanes: (wanted.lanes).unwrap_or_else(|| RegionOptions::lanes_for(capacity_bytes)),
+        files_max: arguments.files,
+        lanes: (arguments.lanes).unwrap_or_else(|| RegionOptions::lanes_for(capacity_bytes)),
     };
+    let flush = arguments.flush.map(MemFlush::setting);
     let smaller = "choose a smaller --size";
-    let (made, ground) = make(region, &options, wanted.mode, wanted.flush, smaller)?;
+    let (made, ground) = make(region, &options, arguments.mode, flush, smaller)?;
     let layout = made.layout();
     let mut out = Output::new();
-    if as_json {
+    if arguments.json {
         out.json(&json!({
             "region": region.display().to_string(),
             "capacity_bytes": layout.capacity_bytes,
@@ -68,20 +94,6 @@ fn meaning(region: &Region, ground: &Ground) -> String {
     match region.is_persistent() {
         true => format!("persistent memory, {}", ground.short()),
         false => ground.meaning(),
-    }
-}
-
-/// Returns how changes of a region are made durable, and whether that is possible.
-pub(super) fn flush_text(region: &Region) -> Option<String> {
-    let instruction = mem::instruction_name();
-    match (region.flush(), region.is_persistent()) {
-        (Flush::None, _) => None,
-        (Flush::CacheLines, true) => Some(format!(
-            "cache-lines ({instruction}): what a call has done outlives a loss of power"
-        )),
-        (Flush::CacheLines, false) => Some(format!(
-            "cache-lines ({instruction}), but this is not persistent memory: it outlives a loss of power no better"
-        )),
     }
 }
 
@@ -144,7 +156,7 @@ fn fill(
     let progress = Progress::start(format!("taking memory for {}", region.display()));
     let (user, group) = base::mount::effective_ids();
     let root = NewInode {
-        // Users who may write to the region may make files in it.
+        // Users with write permission for the region may make files in it.
         mode: libc::S_IFDIR | 0o755 | u32::from(mode) & 0o022,
         user,
         group,
@@ -171,7 +183,7 @@ fn fill(
     })?;
     let mode = u32::from(mode);
     let stubs = mem::stubs_path(region);
-    // Users who may read the region may enter the folder of its stubs; users who may write to it may create stubs.
+    // Read permission for the region permits entering the folder of its stubs, write permission making stubs.
     for (path, bits) in [
         (region, mode),
         (stubs.as_path(), mode | (mode & 0o444) >> 2),

@@ -1,235 +1,88 @@
-//! `keel mem`: commands on regions. `create.rs` makes one, `run.rs` runs programs with it, `saver.rs` saves it
-//! meanwhile, `mount.rs` shows it to all other programs, `look.rs` lists its content, `check.rs` checks its integrity,
-//! `checkpoint.rs` saves it, `restore.rs` restores it; `backing.rs` determines its kind of memory, `program.rs` whether
-//! a program can be served, `storage.rs` uses a flash store for checkpoints.
+//! `keel mem`: commands on regions.
+//!
+//! **Files:** a command is the file of its name. Shared: `saver.rs` saves a region while `run.rs` uses it, `backing.rs`
+//! determines its kind of memory, `program.rs` whether a program can be served, `storage.rs` uses a flash store for
+//! checkpoints, `entry.rs` finds a file of a region, `flush.rs` how changes become durable, `error.rs` errors,
+//! `text.rs` names.
 
 mod backing;
 mod check;
 mod checkpoint;
 mod create;
-mod look;
+mod entry;
+mod error;
+mod flush;
+mod ls;
 mod mount;
 mod program;
 mod restore;
 mod run;
 mod saver;
+mod stat;
 mod storage;
+mod text;
 
-pub(crate) use checkpoint::{checkpoint_error, checkpoint_now};
+use crate::error::CliError;
+use check::CheckArgs;
+use checkpoint::CheckpointArgs;
+pub(crate) use checkpoint::{CHECKPOINT_NAME, checkpoint_error, checkpoint_now};
+use clap::{Args, Subcommand};
+use create::CreateArgs;
 pub(crate) use create::make_plainly;
-pub(crate) use look::{hex, mode_text, shown};
+pub(crate) use error::region_error;
+use ls::LsArgs;
+use mount::MountArgs;
+use restore::RestoreArgs;
+use run::RunArgs;
 pub(crate) use run::{clear_up, library};
+use stat::StatArgs;
 pub(crate) use storage::FlashStorage;
+pub(crate) use text::{hex, mode_text, shown};
 
-pub(crate) use crate::cli::CHECKPOINT_NAME;
-use crate::cli::{MemCommand, MemFlush};
-use crate::error::{CliError, describe};
-use mem::{Error, Flush};
-use std::path::Path;
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem create /dev/hugepages/plant --size 1G\n  \
+    keel mem run /dev/hugepages/plant --at /keel -- sh -c 'date > /keel/now; cat /keel/now'\n  \
+    keel mem mount /dev/hugepages/plant /mnt/plant\n  \
+    keel mem ls /dev/hugepages/plant -l\n\n\
+    REGION is a file on hugetlbfs (fastest), tmpfs or, slower, any file system. Any user who may write to that file\n\
+    may do anything to the region: share a region only between programs that trust each other. docs/mem.md says\n\
+    more.")]
+pub(crate) struct MemArgs {
+    #[command(subcommand)]
+    command: MemCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemCommand {
+    /// Create an empty region, and allocate all of its memory now
+    Create(CreateArgs),
+    /// Check whether all tables agree, and report what does not; exit status 1 if there is any
+    Check(CheckArgs),
+    /// Save all files in a flash store, which survives a power cut
+    Checkpoint(CheckpointArgs),
+    /// Create a region from its newest checkpoint
+    Restore(RestoreArgs),
+    /// Run a program that accesses the region's files at a path, without the kernel in between
+    Run(RunArgs),
+    /// Mount the region as a directory, for any program
+    Mount(MountArgs),
+    /// List a directory of the region
+    Ls(LsArgs),
+    /// Print figures of the region, or of one file
+    Stat(StatArgs),
+}
 
 /// Runs one command. Returns the exit status.
-pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
-    match command {
-        MemCommand::Create {
-            region,
-            size,
-            files,
-            lanes,
-            mode,
-            flush,
-            json,
-        } => create::create(
-            region,
-            &create::Wanted {
-                size: *size,
-                files: *files,
-                lanes: *lanes,
-                mode: *mode,
-                flush: flush.map(named_flush),
-            },
-            *json,
-        ),
-        MemCommand::Check {
-            region,
-            repair,
-            json,
-        } => check::check(region, *repair, *json),
-        MemCommand::Checkpoint {
-            region,
-            image,
-            name,
-            verify,
-            json,
-        } => checkpoint::checkpoint(region, image, name, *verify, *json),
-        MemCommand::Restore {
-            region,
-            image,
-            name,
-            size,
-            mode,
-            flush,
-            json,
-        } => restore::restore(
-            region,
-            image,
-            &restore::Wanted {
-                name,
-                size: *size,
-                mode: *mode,
-                flush: flush.map(named_flush),
-            },
-            *json,
-        ),
+pub(crate) fn run(arguments: &MemArgs) -> Result<u8, CliError> {
+    match &arguments.command {
+        MemCommand::Create(arguments) => create::run(arguments),
+        MemCommand::Check(arguments) => check::run(arguments),
+        MemCommand::Checkpoint(arguments) => checkpoint::run(arguments),
+        MemCommand::Restore(arguments) => restore::run(arguments),
         MemCommand::Run(arguments) => run::run(arguments),
-        MemCommand::Mount {
-            region,
-            directory,
-            read_only,
-            allow_other,
-        } => mount::mount(region, directory, *read_only, *allow_other),
-        MemCommand::Ls {
-            region,
-            path,
-            long,
-            json,
-        } => look::ls(region, path, *long, *json),
-        MemCommand::Stat {
-            region,
-            path: None,
-            checkpoint,
-            name,
-            json,
-        } => look::stat_region(region, checkpoint.as_deref(), name, *json),
-        MemCommand::Stat {
-            region,
-            path: Some(path),
-            json,
-            ..
-        } => look::stat(region, path, *json),
-    }
-}
-
-fn named_flush(flush: MemFlush) -> Flush {
-    match flush {
-        MemFlush::None => Flush::None,
-        MemFlush::CacheLines => Flush::CacheLines,
-    }
-}
-
-/// Returns the error of the region as a whole.
-pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
-    let shown = region.display();
-    match error {
-        Error::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => {
-            limit_of_descriptors(source)
-        }
-        // This is about address space, not about memory, which the region has already.
-        Error::System { source, what, .. }
-            if source.raw_os_error() == Some(libc::ENOMEM) && *what == "cannot be mapped" =>
-        {
-            limit_of_address_space(region, source)
-        }
-        Error::System { path, what, source } => CliError::failure(
-            path.display(),
-            format_args!("{what}: {}", describe(source)),
-            match source.raw_os_error() {
-                Some(libc::ENOENT) => "check the path; `keel mem create` makes a region",
-                Some(libc::EACCES | libc::EPERM) => {
-                    "check the permissions, or run as a user who may"
-                }
-                Some(libc::ENOSPC | libc::ENOMEM) => {
-                    "another program was faster: free some memory, then try again"
-                }
-                Some(libc::EFBIG) => {
-                    "this file system has no room for files of that address space: choose tmpfs or hugetlbfs"
-                }
-                Some(libc::EISDIR) => "name a file",
-                _ => "try again, and check the file system if it stays",
-            },
-        ),
-        Error::NotARegion { .. } => CliError::failure(
-            &shown,
-            "is not a region",
-            format!(
-                "check the path, or, if it was one, mend it with `keel mem check --repair {shown}`"
-            ),
-        ),
-        Error::Version { .. } => CliError::failure(
-            shown,
-            "was made by another version of keel",
-            "use that version, or make a new region",
-        ),
-        Error::LanesFull => CliError::failure(
-            shown,
-            error,
-            "end some of them, or make a region with more --lanes",
-        ),
-        // The error's own text holds the remedy, too: the line needs the two apart.
-        Error::Namespace { .. } => CliError::failure(
-            shown,
-            "used in another namespace of processes",
-            "mount it there with `keel mem mount`, and use the mount here",
-        ),
-        Error::Damaged { .. } => CliError::failure(
-            &shown,
-            error,
-            format!("see all damage with `keel mem check {shown}`"),
-        ),
-        Error::ReadOnly => CliError::failure(
-            shown,
-            error,
-            "run as a user who may write to the region's file",
-        ),
-        other => CliError::failure(shown, other, ""),
-    }
-}
-
-/// Widens a number of the C library, which has 32 bits on some boards.
-fn wide(number: impl Into<u64>) -> u64 {
-    number.into()
-}
-
-/// Returns the limit of this process, as the kernel counts it; `None` if there is none.
-fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut found = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid structure for the result.
-    let answer = unsafe { libc::getrlimit(resource, &raw mut found) };
-    let is_limited = answer == 0 && found.rlim_cur != libc::RLIM_INFINITY;
-    is_limited.then(|| wide(found.rlim_cur))
-}
-
-/// Returns the error of a too low limit of descriptors.
-fn limit_of_descriptors(error: &std::io::Error) -> CliError {
-    match limit(libc::RLIMIT_NOFILE) {
-        Some(allowed) => CliError::failure(
-            "open files",
-            format_args!("a limit (`ulimit -n`) allows this program {allowed}, which are too few"),
-            "raise it with `ulimit -n 1024`, then try again",
-        ),
-        None => CliError::io("open files", error),
-    }
-}
-
-/// Returns the error of a region that does not fit into the permitted address space.
-fn limit_of_address_space(region: &Path, error: &std::io::Error) -> CliError {
-    let wanted = region.metadata().map_or(0, |metadata| metadata.len());
-    match limit(libc::RLIMIT_AS) {
-        Some(allowed) => CliError::failure(
-            region.display(),
-            format_args!(
-                "takes {} KiB of address space, of which little is memory, and a limit (`ulimit -v`) allows {} KiB",
-                wanted.div_ceil(1024),
-                allowed / 1024
-            ),
-            "lift it with `ulimit -v unlimited`, then try again",
-        ),
-        None => CliError::failure(
-            region.display(),
-            format_args!("cannot be mapped: {}", describe(error)),
-            "end other programs that take address space, or allow more (`sysctl vm.max_map_count`)",
-        ),
+        MemCommand::Mount(arguments) => mount::run(arguments),
+        MemCommand::Ls(arguments) => ls::run(arguments),
+        MemCommand::Stat(arguments) => stat::run(arguments),
     }
 }

@@ -1,14 +1,15 @@
 //! `keel mem mount`: a region as a directory, until it is unmounted or told to stop.
 
-use super::region_error;
+use super::error::region_error;
 use crate::error::CliError;
-use crate::mounting::{self, Stops, unmount_command};
+use crate::mounting::{self, StopSignals, unmount_command};
 use crate::output::{Output, counted};
 use crate::progress::bytes_text;
+use clap::Args;
 use mem::{Attachment, Swept};
 use mem_mount::{MountError, MountOptions};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -16,13 +17,31 @@ use tokio::sync::Notify;
 /// Poll interval for failures.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem mount /dev/hugepages/plant /mnt/plant\n  \
+    keel mem mount /dev/hugepages/plant /mnt/plant --read-only --allow-other\n\n\
+    The mount runs until `umount DIR`, Ctrl-C or SIGTERM. It shows the same files as `keel mem run`, at the\n\
+    same time, and is for programs that `keel mem run` cannot serve: static ones, Go, setuid. Every call goes\n\
+    through the kernel twice, so it is slower. docs/semantics-mem-mount.md lists what programs can do there.")]
+pub(crate) struct MountArgs {
+    /// File of the region
+    region: PathBuf,
+    /// Empty directory to mount the region on
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Change nothing; do not even open the region for writing
+    #[arg(long)]
+    read_only: bool,
+    /// Give other users access, according to the permission bits
+    #[arg(long)]
+    allow_other: bool,
+}
+
 /// Runs until the mount ends.
-pub(super) fn mount(
-    region: &Path,
-    directory: &Path,
-    is_read_only: bool,
-    allows_other_users: bool,
-) -> Result<u8, CliError> {
+pub(super) fn run(arguments: &MountArgs) -> Result<u8, CliError> {
+    let (region, directory) = (&arguments.region, &arguments.directory);
+    let is_read_only = arguments.read_only;
     let wrong = |error: MountError| match &error {
         MountError::Mount(error) => mounting::mount_error(directory, error),
         MountError::Region(error) => region_error(region, error),
@@ -54,15 +73,11 @@ pub(super) fn mount(
     crate::descriptors::raise_limit();
     let options = MountOptions {
         source: region.display().to_string(),
-        allows_other_users,
+        allows_other_users: arguments.allow_other,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::io("signals", &error))?;
-    runtime.block_on(async {
+    mounting::runtime()?.block_on(async {
         // Catch signals from here on: the parent may stop this process as soon as it is mounted.
-        let mut stops = Stops::heed()?;
+        let mut stops = StopSignals::catch()?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
         let mounted = mem_mount::mount(attachment, directory, &options, move || {
@@ -89,7 +104,7 @@ pub(super) fn mount(
         let mut told = None;
         loop {
             tokio::select! {
-                () = stops.come() => break,
+                () = stops.wait() => break,
                 () = unmounted.notified() => break,
                 _ = ticks.tick() => {
                     let failure = mounted.failure();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_told_by_its_file() {
+    fn a_program_that_cannot_be_served_is_told_by_its_file() {
         let glibc = &b"/lib64/ld-linux-x86-64.so.2\0"[..];
         let mut go = Vec::new();
         // A note of another owner comes first.

@@ -1,17 +1,20 @@
 //! `keel mem restore`: restores a region from a checkpoint in a flash store.
 
 use super::backing::Ground;
-use super::checkpoint::{AT, checkpoint_error, close, open};
+use super::checkpoint::{AT, CHECKPOINT_NAME, checkpoint_error, close, open};
 use super::create;
-use super::region_error;
+use super::error::region_error;
+use super::flush::{MemFlush, flush_text};
+use crate::argument::{permission_bits, size};
 use crate::error::CliError;
 use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use crate::time_text::{age_text, format_ms};
+use clap::Args;
 use mem::checkpoint::{self, CheckpointError, RestoreReport};
 use mem::{Attachment, Flush, Region, RegionOptions};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Exit status of a restore that made a region without all of its content; the same as that of `keel status` for a
 /// degraded node.
@@ -19,16 +22,6 @@ const STATUS_DEGRADED: u8 = 3;
 
 /// Names of lost files that are printed, at most.
 const SHOWN_MAX: usize = 20;
-
-/// The parameters of a restore.
-pub(super) struct Wanted<'a> {
-    pub(super) name: &'a str,
-    /// Size of the region that is made if no checkpoint can be read.
-    pub(super) size: Option<u64>,
-    pub(super) mode: u16,
-    /// `None`: the default of the file's memory.
-    pub(super) flush: Option<Flush>,
-}
 
 /// Returns the options of the region that is made if no checkpoint can be read.
 fn empty_of(size: u64) -> RegionOptions {
@@ -39,24 +32,53 @@ fn empty_of(size: u64) -> RegionOptions {
     }
 }
 
-pub(super) fn restore(
-    region: &Path,
-    image: &Path,
-    wanted: &Wanted<'_>,
-    as_json: bool,
-) -> Result<u8, CliError> {
-    if let Some(size) = wanted.size {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem restore /dev/hugepages/plant plant.img\n  \
+    keel mem restore /dev/hugepages/plant plant.img --size 1G    at boot\n\n\
+    Unreadable data costs only its own content. With --size there is a region afterwards, whatever happened to\n\
+    the checkpoint; the command reports what was restored and what was not. Exit status 3: there is a region,\n\
+    but a part of its content is missing. The region gets the size of the saved one. For another size, first\n\
+    create it with `keel mem create`, and restore into it while it is empty.")]
+pub(crate) struct RestoreArgs {
+    /// File of the region; it must not exist yet, or the region must be empty
+    region: PathBuf,
+    /// Flash store: an image file or a block device
+    image: PathBuf,
+    /// Name of the checkpoint
+    #[arg(long, default_value = CHECKPOINT_NAME)]
+    name: String,
+    /// Size of the empty region to create if no checkpoint can be read, in bytes or with K, M, G or T
+    #[arg(long, value_parser = size)]
+    size: Option<u64>,
+    /// Permission bits of the region, octal
+    #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
+    mode: u16,
+    /// How a call becomes durable on memory that keeps its content without power [default: as `create`: cache-lines
+    /// on persistent memory, else none, whatever the saved region used]
+    #[arg(long, value_enum, value_name = "HOW")]
+    flush: Option<MemFlush>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &RestoreArgs) -> Result<u8, CliError> {
+    let (region, image) = (&arguments.region, &arguments.image);
+    let name = arguments.name.as_str();
+    let wanted_flush = arguments.flush.map(MemFlush::setting);
+    if let Some(size) = arguments.size {
         // Check it even if it is not needed today: it will be when the checkpoint cannot be read.
         mem::Layout::new(&empty_of(size)).map_err(|error| CliError::usage("--size", error, ""))?;
     }
     // If the size of the region is given, a booting machine must continue without a checkpoint that cannot be restored.
     let opened = open(image, false).and_then(|mut storage| {
         let failed = |error| checkpoint_error(region, image, &error);
-        let shape = checkpoint::shape(&mut storage, wanted.name).map_err(failed)?;
-        let taken = checkpoint::newest(&mut storage, wanted.name).map_err(failed)?;
+        let shape = checkpoint::shape(&mut storage, name).map_err(failed)?;
+        let taken = checkpoint::newest(&mut storage, name).map_err(failed)?;
         Ok((storage, shape, taken.map(|taken| taken.flush)))
     });
-    let (mut storage, shape, saved_flush) = match (opened, wanted.size) {
+    let (mut storage, shape, saved_flush) = match (opened, arguments.size) {
         (Ok((storage, shape, flush)), _) => (Some(storage), shape, flush),
         (Err(error), Some(_)) => {
             eprintln!("keel: {error}");
@@ -64,24 +86,24 @@ pub(super) fn restore(
         }
         (Err(error), None) => return Err(error),
     };
-    let options = match (shape, wanted.size) {
+    let options = match (shape, arguments.size) {
         (Some(shape), _) => shape,
         (None, Some(size)) => empty_of(size),
         (None, None) => {
             return Err(CliError::failure(
                 image.display(),
-                format!("holds no checkpoint named {}", wanted.name),
+                format!("holds no checkpoint named {name}"),
                 "check the name; with --size an empty region is made all the same",
             ));
         }
     };
     if region.symlink_metadata().is_err() {
         let smaller = "make a smaller one with `keel mem create`, and restore into that";
-        create::make(region, &options, wanted.mode, wanted.flush, smaller)?;
+        create::make(region, &options, arguments.mode, wanted_flush, smaller)?;
     }
     let attachment =
         Attachment::open(region, AT, true).map_err(|error| region_error(region, &error))?;
-    refuse_other_flush(region, attachment.region(), wanted.flush)?;
+    refuse_other_flush(region, attachment.region(), wanted_flush)?;
     let progress = Progress::start(format!("restoring {}", region.display()));
     let mut before = 0;
     let report = match storage.as_mut() {
@@ -90,7 +112,7 @@ pub(super) fn restore(
             .writer()
             .map_err(CheckpointError::from)
             .and_then(|writer| {
-                checkpoint::restore(&writer, storage, wanted.name, &mut |done, _| {
+                checkpoint::restore(&writer, storage, name, &mut |done, _| {
                     progress.add(done.saturating_sub(before) as usize);
                     before = done;
                 })
@@ -106,9 +128,9 @@ pub(super) fn restore(
     let flush = Flushes {
         made: attachment.region(),
         saved: saved_flush,
-        is_as_wanted: wanted.flush.is_some(),
+        is_as_wanted: wanted_flush.is_some(),
     };
-    tell_restored(region, image, &report, &flush, as_json)?;
+    tell_restored(region, image, &report, &flush, arguments.json)?;
     // A store without a checkpoint, as at the first boot, has lost nothing.
     let was_never = was_read && report == RestoreReport::default();
     Ok(if report.is_whole() || was_never {
@@ -206,7 +228,7 @@ fn tell_restored(
             age_text(age_ms),
         ))?;
     }
-    if let Some(text) = create::flush_text(flush.made) {
+    if let Some(text) = flush_text(flush.made) {
         out.line(format_args!("flush: {text}"))?;
     }
     if let Some(difference) = flush.difference() {

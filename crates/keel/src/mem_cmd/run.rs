@@ -1,10 +1,11 @@
 //! `keel mem run`: a program with the library of the region preloaded.
 
+use super::checkpoint::CHECKPOINT_NAME;
+use super::error::{limit_of_descriptors, region_error};
 use super::program::{self, Unserved};
-use super::region_error;
 use super::saver::{Plan, Saver};
-use crate::cli::MemRunArgs;
 use crate::error::{CliError, STATUS_FAILURE};
+use clap::{Args, ValueEnum};
 use mem::Attachment;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -59,7 +60,65 @@ const PASSED_ON: [libc::c_int; 7] = [
     libc::SIGWINCH,
 ];
 
-pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem run /dev/hugepages/plant --at /keel -- python3 collect.py /keel/readings\n  \
+    keel mem run /dev/hugepages/plant --at /keel -- sh -c 'cp -r data /keel/; sqlite3 /keel/data/plant.db .dump'\n  \
+    keel mem run /dev/hugepages/plant --at /keel --mode posix -- gzip -k /keel/log\n\n\
+    The program and all programs that it starts find the region's files below --at; every other path is the\n\
+    kernel's. The program must be linked dynamically with the C library of this system; for static programs, Go and\n\
+    setuid use `keel mem mount`. Signals are forwarded. The exit status is that of the program: 128 plus the signal\n\
+    number if a signal ended it, 127 if it was not found, 126 if it could not be started. Several `keel mem run`\n\
+    may use a region at the same time, and save to the same IMAGE: they take turns. While another program has IMAGE\n\
+    open, the program runs without checkpoints; the command reports this, and tries to save again every --every-s\n\
+    seconds.")]
+pub(crate) struct RunArgs {
+    /// File of the region
+    region: PathBuf,
+    /// Path of the region in the program; it need not exist, and hides what is there
+    #[arg(long, value_name = "PATH")]
+    at: PathBuf,
+    /// What a dead writer may leave
+    #[arg(long, value_enum, default_value_t = Mode::Sync)]
+    mode: Mode,
+    /// Flash store to save all files in, every --every-s seconds, at the end, and at SIGTERM
+    #[arg(long, value_name = "IMAGE")]
+    checkpoint: Option<PathBuf>,
+    /// Name of the checkpoint
+    #[arg(long, default_value = CHECKPOINT_NAME, requires = "checkpoint")]
+    name: String,
+    /// Interval between two checkpoints, in s, from 1 to 86400: a power cut loses at most this
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "checkpoint",
+        value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    every_s: u32,
+    /// Fail, instead of a warning, if the program does not use the region's library
+    #[arg(long)]
+    strict: bool,
+    /// Program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// State of a write whose writer dies during it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Names, sizes and space are consistent; any part of the bytes of a write may be there
+    Posix,
+    /// A write of up to 16 KiB is there completely or not at all
+    Sync,
+}
+
+impl Mode {
+    /// As the library is told.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+pub(super) fn run(arguments: &RunArgs) -> Result<u8, CliError> {
     let region = &arguments.region;
     // Check the arguments before the installation.
     let attachment = Arc::new(attach(region, &arguments.at)?);
@@ -135,7 +194,7 @@ fn attach(region: &Path, at: &Path) -> Result<Attachment, CliError> {
         ));
     }
     let opened = match Attachment::open(region, at, true) {
-        // A user who may only read can still run programs that read.
+        // A user without write permission can still run programs that read.
         Err(mem::Error::System { source, .. })
             if matches!(
                 source.raw_os_error(),
@@ -331,7 +390,7 @@ pub(crate) fn clear_up(attachment: &Attachment, locks: bool) {
 /// The greeting: the library writes one byte when it is loaded. A program without it would look for files that do not
 /// exist.
 struct Greeting<'a> {
-    arguments: &'a MemRunArgs,
+    arguments: &'a RunArgs,
     receiver: OwnedFd,
     sender: Option<OwnedFd>,
     begun: Instant,
@@ -340,11 +399,11 @@ struct Greeting<'a> {
 }
 
 impl<'a> Greeting<'a> {
-    fn new(arguments: &'a MemRunArgs) -> Result<Self, CliError> {
+    fn new(arguments: &'a RunArgs) -> Result<Self, CliError> {
         let failed = || {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                Some(libc::EINVAL | libc::EMFILE) => super::limit_of_descriptors(&error),
+                Some(libc::EINVAL | libc::EMFILE) => limit_of_descriptors(&error),
                 _ => CliError::io("pipe", &error),
             }
         };

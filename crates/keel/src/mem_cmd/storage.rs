@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_outlives_the_power_and_a_full_store_says_so() {
+    fn synced_bytes_survive_a_power_loss_and_a_full_store_says_so() {
         let mut storage = storage();
         storage.create("one").unwrap();
         storage.append("one", &[7; 20_000]).unwrap();

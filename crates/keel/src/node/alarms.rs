@@ -1,9 +1,10 @@
 //! Alarms and actuators: builds the delivery threads from the configuration and reports their state in the status. An
 //! alarm that cannot be used never keeps the node from starting.
 
+use super::database::Db;
 use super::image::Device;
+use super::log;
 use super::raised::{self, Raised};
-use super::{Db, log};
 use crate::config::Config;
 use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
 use base::clock::Clock;
@@ -45,7 +46,7 @@ pub(crate) struct Running {
 impl Alarms {
     /// Begins to watch. The caller must call this before the node takes readings.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
-        let told = config.urgent.told();
+        let told = config.urgent.room_options();
         let alarms = config.urgent.alarms.iter().map(|alarm| AlarmFigures {
             name: alarm.options.name.clone(),
             pattern: alarm.pattern.clone(),
@@ -178,7 +179,9 @@ impl Shown {
             if figures.urgent_error.is_none() {
                 figures.urgent_error = found.error.clone().or_else(|| {
                     let is_stalled = unseen_ms > LOOKED_MS_MAX;
-                    is_stalled.then(|| format!("nobody has looked for them for {unseen_ms} ms"))
+                    is_stalled.then(|| {
+                        format!("the delivery thread has not looked for them for {unseen_ms} ms")
+                    })
                 });
             }
             figures.take(options, &found);
@@ -233,7 +236,7 @@ pub(crate) fn declare(config: &Config, destination: &NodeDestination<Store<Devic
             let why = reason.name();
             log::event(
                 "warning",
-                format!("alarm {name} watches {key} only once it has come: {why}"),
+                format!("alarm {name} watches {key} only after its first reading: {why}"),
             );
         }
     }

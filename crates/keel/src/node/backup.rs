@@ -1,9 +1,10 @@
 //! Sends a backup: the store's files, read piece by piece on blocking threads between two rounds of the commit thread.
 //! A slow client delays neither a commit nor retention. If a file is replaced meanwhile, the backup begins again.
 
-use super::session::{failure, framed};
+use super::answer::{failure, framed};
+use super::database::Db;
+use super::state::Node;
 use super::wire::{Fault, Wire};
-use super::{Db, Node};
 use base::error::Code;
 use db::{Snapshot, SnapshotFile, SnapshotRead};
 use libkeel::protocol::{BackupBegun, BackupEnd, BackupFile, Failure, Kind, backup_piece_frame};
@@ -41,7 +42,7 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire) -> Result<(), Fault> {
                     wire.send(&frame).await?;
                     send(node, wire, snapshot).await
                 }
-                Err(failure) => Err(Stop::Told(failure)),
+                Err(failure) => Err(Stop::Reply(failure)),
             },
             Err(error) => Err(Stop::from(error)),
         };
@@ -49,7 +50,7 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire) -> Result<(), Fault> {
             Ok(Ended::Whole) => return Ok(()),
             Ok(Ended::Replaced) => {}
             Err(Stop::Fault(fault)) => return Err(fault),
-            Err(Stop::Told(failure)) => return wire.fail(&failure).await,
+            Err(Stop::Reply(failure)) => return wire.fail(&failure).await,
         }
     }
     let wrong = format!("the node replaced its checkpoint during each of {ATTEMPTS_MAX} attempts");
@@ -61,7 +62,7 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire) -> Result<(), Fault> {
 /// Why a backup was not sent.
 enum Stop {
     Fault(Fault),
-    Told(Failure),
+    Reply(Failure),
 }
 
 impl From<Fault> for Stop {
@@ -72,7 +73,7 @@ impl From<Fault> for Stop {
 
 impl From<db::Error> for Stop {
     fn from(error: db::Error) -> Self {
-        Self::Told(failure(error.code(), "backup", error, "see `keel status`"))
+        Self::Reply(failure(error.code(), "backup", error, "see `keel status`"))
     }
 }
 
@@ -100,7 +101,7 @@ fn named(name: &str, gone: bool) -> Result<Vec<u8>, Stop> {
         name: name.to_owned(),
         gone,
     };
-    framed(Kind::BackupFile, &file).map_err(Stop::Told)
+    framed(Kind::BackupFile, &file).map_err(Stop::Reply)
 }
 
 async fn send(node: &Node, wire: &mut Wire, snapshot: Snapshot) -> Result<Ended, Stop> {
@@ -130,7 +131,7 @@ async fn send(node: &Node, wire: &mut Wire, snapshot: Snapshot) -> Result<Ended,
             break;
         }
     }
-    let frame = framed(Kind::BackupEnd, &end).map_err(Stop::Told)?;
+    let frame = framed(Kind::BackupEnd, &end).map_err(Stop::Reply)?;
     wire.send(&frame).await?;
     Ok(Ended::Whole)
 }
@@ -149,7 +150,7 @@ async fn send_file(
     loop {
         if *stop.borrow_and_update() {
             let failure = failure(Code::Gone, "backup", "the node stops", "");
-            return Err(Stop::Told(failure));
+            return Err(Stop::Reply(failure));
         }
         let (db, of) = (Arc::clone(&node.db), Arc::clone(&file));
         let read = tokio::task::spawn_blocking(move || {

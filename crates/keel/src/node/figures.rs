@@ -1,175 +1,17 @@
-//! The figures of a running node: gathered on request, sampled for the time windows of the status, and added to the
-//! totals that outlive the run.
+//! The figures of a running node: gathered on request, and sampled for the time windows of the status.
 
-use super::region::NodeRegion;
-use super::upstreams::Shown;
-use super::{Db, Node, log};
-use crate::status::{
-    self, EdgeNodeFigures, FlashFigures, NodeFigures, Reason, Report, TOTALS_NAME, Totals, Window,
-};
-use base::block::{BLOCK_BYTES, BlockDevice, Counts, CountsNow};
+use super::lifetime::{Lifetime, TOTALS_BYTES_MAX};
+use super::log;
+use super::state::Node;
+use crate::status::{EdgeNodeFigures, FlashFigures, NodeFigures, Reason, Report};
+use base::block::CountsNow;
 use db::{DbOptions, FullPolicy};
 use egress::http::HttpFigures;
-use flash::Store;
-use ingest::intake::IntakeCounters;
-use ingest::line::LineState;
-use ingest::modbus::DeviceState;
-use ingest::mqtt::MqttState;
-use std::cell::RefCell;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The largest size of the totals file, in bytes; a longer file is ignored.
-const TOTALS_BYTES_MAX: usize = 4096;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Time between two samples.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(5);
-
-/// What this run adds to the totals; the keeper's thread reads it, too.
-pub(crate) struct Lifetime {
-    /// The totals before this start.
-    before: Totals,
-    db: Arc<Db>,
-    counts: Arc<Counts>,
-    /// The device counters when the node began to serve.
-    counts_first: CountsNow,
-    intake: Arc<IntakeCounters>,
-    begun: Instant,
-    /// Free bytes in the store at the keeper's last check.
-    free_bytes: AtomicU64,
-    /// Why the keeper cannot do its work; `None` while it can.
-    history_failing: Mutex<Option<String>>,
-}
-
-/// Reads the totals from a store. Damaged totals start again at zero, and the log says so.
-pub(crate) fn read_totals<D: BlockDevice>(store: &mut Store<D>) -> Totals {
-    let Ok(file) = store.open_file(TOTALS_NAME) else {
-        return Totals::default();
-    };
-    let mut bytes = [0; TOTALS_BYTES_MAX];
-    let length = store.read(file, 0, &mut bytes);
-    store.close_file(file);
-    let found = bytes.get(..length.unwrap_or(0)).unwrap_or_default();
-    Totals::decode(found).unwrap_or_else(|error| {
-        log::event("totals", error);
-        Totals::default()
-    })
-}
-
-/// Returns the bytes that files of a store can still take.
-pub(crate) fn free_bytes<D: BlockDevice>(store: &Store<D>) -> u64 {
-    store.statistics().blocks_free * flash::PAYLOAD_BYTES as u64
-}
-
-impl Lifetime {
-    pub(crate) fn new(
-        before: Totals,
-        db: Arc<Db>,
-        counts: Arc<Counts>,
-        intake: Arc<IntakeCounters>,
-        begun: Instant,
-        free_bytes: u64,
-    ) -> Self {
-        Self {
-            before,
-            db,
-            counts_first: counts.now(),
-            counts,
-            intake,
-            begun,
-            free_bytes: AtomicU64::new(free_bytes),
-            history_failing: Mutex::new(None),
-        }
-    }
-
-    fn bytes_written(&self) -> u64 {
-        self.counts.now().blocks_written * BLOCK_BYTES as u64
-    }
-
-    fn uptime_ms(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Returns the totals now, including this run.
-    fn now(&self, stats: &db::Stats) -> Totals {
-        self.before.plus(&Totals {
-            starts: 1,
-            run_ms: self.uptime_ms(),
-            bytes_written: self.bytes_written(),
-            flushes: self.counts.now().flushes,
-            readings: stats.readings,
-            readings_expired: stats.readings_expired,
-            readings_dropped: stats.readings_dropped,
-            refused_full: stats.refused_full,
-            refused_input: self.intake.refused_total(),
-            clock_steps: stats.clock_steps,
-        })
-    }
-
-    /// Writes the totals to the store.
-    pub(crate) fn save(&self) {
-        let bytes = self.now(&self.db.stats()).encode();
-        let saved = self
-            .db
-            .with_store(|store| store.replace(TOTALS_NAME, &bytes));
-        if let Some(Err(error)) = saved {
-            log::event("totals", format!("cannot be written: {error}"));
-        }
-    }
-
-    /// Updates the free bytes; waits while the commit thread works.
-    pub(crate) fn look(&self) {
-        if let Some(bytes) = self.db.with_store(|store| free_bytes(store)) {
-            self.free_bytes.store(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Sets why index and retention do not advance; `None` if they do.
-    pub(crate) fn set_history_failing(&self, why: Option<String>) {
-        *self.lock_failing() = why;
-    }
-
-    fn lock_failing(&self) -> MutexGuard<'_, Option<String>> {
-        self.history_failing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The sources of a node's figures, besides the node itself.
-pub(crate) struct Figures {
-    pub(crate) lifetime: Arc<Lifetime>,
-    pub(crate) config_file: PathBuf,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) is_direct: bool,
-    pub(crate) queue_bytes_max: u64,
-    pub(crate) line: Arc<LineState>,
-    pub(crate) mqtt: Option<Arc<MqttState>>,
-    /// One for each device of the configuration.
-    pub(crate) modbus: Vec<Arc<DeviceState>>,
-    /// Addresses and paths of the line protocol, and the limit of simultaneous connections.
-    pub(crate) listen: Vec<String>,
-    pub(crate) line_connections_max: u32,
-    pub(crate) sources_ended: super::sources::Ended,
-    pub(crate) window: RefCell<Window>,
-    pub(crate) region: Option<Arc<NodeRegion>>,
-    pub(crate) upstreams: Shown,
-    pub(crate) alarms: super::alarms::Shown,
-    /// Cost bounds of calls on the store.
-    pub(crate) bounds: flash::Bounds,
-    /// The HTTP side, if one is configured.
-    pub(crate) http: Option<egress::http::Running>,
-    pub(crate) http_unusable: Option<String>,
-}
-
-impl Figures {
-    /// Returns a window that begins now, with these counters.
-    pub(crate) fn window(begun: status::Sample) -> RefCell<Window> {
-        RefCell::new(Window::new(begun))
-    }
-}
 
 /// Returns the complete report with its judgement.
 pub(crate) fn report(node: &Node) -> Report {
@@ -265,7 +107,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.jobs = node.jobs.figures();
     figures.power = node.power.figures();
     (figures.mounts, figures.tasks) = node.programs.figures();
-    figures.task_leftover = node.programs.leftover();
+    figures.task_leftover = node.programs.orphans();
     figures.region = from.region.as_ref().map(|region| region.figures());
     let listener_error = counters.listener_error.borrow().clone();
     figures.listener_error = listener_error.or_else(|| from.line.accept_error());

@@ -1,9 +1,11 @@
 //! Readings of a key, read in slices on blocking threads and sent slice by slice. A slow client delays neither a commit
 //! nor another reader, and costs the memory of one slice. A reader queues again for each slice.
 
-use super::session::{failure, framed, object, twice};
+use super::answer::{failure, framed, twice};
+use super::database::Db;
+use super::get::object;
+use super::state::Node;
 use super::wire::{Fault, Wire};
-use super::{Db, Node};
 use base::error::Code;
 use db::{HistoryCursor, HistoryQuery, Time};
 use libkeel::protocol::{

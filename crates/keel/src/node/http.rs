@@ -1,6 +1,8 @@
 //! The HTTP side of the node: what it receives from database and status. The crate `egress` implements the rest.
 
-use super::{Db, Node, Target, figures, log};
+use super::database::{Db, Target};
+use super::state::Node;
+use super::{figures, log};
 use crate::config::{Config, HttpConfig};
 use crate::error::CliError;
 use crate::random;

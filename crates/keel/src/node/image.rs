@@ -4,9 +4,9 @@
 use crate::config::StoreConfig;
 use crate::error::CliError;
 use crate::flash_cmd::{device_error, store_error};
-use crate::lasting;
+use crate::persistence;
 use crate::progress::Progress;
-use crate::volatile::Volatile;
+use crate::write_cache::WriteCache;
 use base::block::{BlockDevice, CountedDevice, Counts, DeviceError, FileDevice, FileDeviceOptions};
 use flash::{FormatOptions, OpenOptions, Store};
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) type Device = CountedDevice<Volatile<FileDevice>>;
+pub(crate) type Device = CountedDevice<WriteCache<FileDevice>>;
 
 /// Longest file name in the store.
 const NAME_BYTES_MAX: u16 = 64;
@@ -45,7 +45,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
     } else {
         let device = open_device(path, None)?;
         let is_direct = device.is_direct();
-        let (device, counts) = CountedDevice::new(Volatile::new(device, config.is_volatile));
+        let (device, counts) = CountedDevice::new(WriteCache::new(device, config.is_volatile));
         let store = Store::open(device, &OpenOptions::default());
         (
             store.map_err(|error| store_error(path, &error))?,
@@ -53,7 +53,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
             is_direct,
         )
     };
-    if let Some(warning) = lasting::memory_warning(path) {
+    if let Some(warning) = persistence::memory_warning(path) {
         super::log::event("warning", warning);
     }
     let holder = Holder::announce(path);
@@ -119,7 +119,7 @@ pub(crate) fn make(path: &Path, create_mebibytes: u64) -> Result<Made, CliError>
 }
 
 fn make_as(path: &Path, create_mebibytes: u64, is_volatile: bool) -> Result<Made, CliError> {
-    lasting::refuse_no_place(path)?;
+    persistence::refuse_no_place(path)?;
     make_parent(path)?;
     let draft = with_suffix(path, ".new");
     let bytes = create_mebibytes << 20;
@@ -160,7 +160,7 @@ fn fill(
     drop(progress);
     let is_direct = device.is_direct();
     let bytes = device.geometry().block_count * base::block::BLOCK_BYTES as u64;
-    let (device, counts) = CountedDevice::new(Volatile::new(device, is_volatile));
+    let (device, counts) = CountedDevice::new(WriteCache::new(device, is_volatile));
     let options = FormatOptions {
         files_max: files_max(bytes),
         name_bytes_max: NAME_BYTES_MAX,

@@ -97,7 +97,7 @@ impl Jobs {
                     running: None,
                 })
                 .collect();
-            // Jobs get the text as it is now, even if the file changes later: it was checked a moment ago.
+            // Jobs get the text that was just checked, even if the file changes later.
             let text: Arc<str> = std::fs::read_to_string(config_file)?.into();
             let config_file = config_file.to_path_buf();
             let look_after = move || {
@@ -349,7 +349,7 @@ impl Running {
                     log::event(
                         "job",
                         format!(
-                            "{} is late: {seconds:.1} s, asked for were {deadline_s} s",
+                            "{} is late: it took {seconds:.1} s, the deadline is {deadline_s} s",
                             job.name
                         ),
                     );

@@ -1,4 +1,4 @@
-//! What `{tags}` of a template stands for in a node's store. A mark in the store says it, so that a new version of the
+//! What `{tags}` of a template stands for in a node's store. A mark in the store says it. So a new version of the
 //! program makes no new series in a store of an older one. `KEYS.md` beside this crate's manifest is the specification.
 
 use super::key_mark::{MARK_BYTES, MarkError, PAIRS, VERSION, decode, encode};
@@ -176,7 +176,7 @@ impl KeyForm {
         self.mark.check(config)
     }
 
-    /// Returns what the operator should know of it, if a key depends on it: this store is not as new ones are, or its
+    /// Returns what the operator should know of it, if a key depends on it. This store is not as new ones are, or its
     /// file cannot be read.
     pub(crate) fn note(self, config: &Config) -> Option<String> {
         let note = config.tags_note(self.tags, TagsForm::OF_NEW_STORES);

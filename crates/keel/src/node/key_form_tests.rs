@@ -139,7 +139,7 @@ fn a_mark_that_cannot_be_read_stands_for_pairs_and_stays_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_read_is_noted_where_a_key_depends_on_it() {
+fn an_unreadable_mark_is_noted_where_a_key_depends_on_it() {
     let own = config("[line]\nkey = \"{measurement}/{pairs}/{field}\"\n");
     for (mark, tags) in [
         (Mark::Unread, "so {tags} stands for {pairs}"),

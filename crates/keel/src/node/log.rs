@@ -49,7 +49,9 @@ fn write_all(receiver: &Receiver<Message>, out: &mut dyn Write) {
         if left_out > 0 {
             let line = line(
                 "log",
-                format_args!("{left_out} events were left out: nobody read them"),
+                format_args!(
+                    "{left_out} events were left out: the reader of the output is too slow"
+                ),
             );
             writeln!(out, "{line}").ok();
         }

@@ -1,24 +1,17 @@
-//! Messages to the service manager (`sd_notify(3)`): that the node is ready, reloads or stops, its status, and, for its
-//! watchdog, that data flow.
+//! Messages to the service manager (`sd_notify(3)`): that the node is ready, reloads or stops, and its status.
 //!
-//! **Invariants:** `READY=1` is sent once the log is recovered and the sources are open. `WATCHDOG=1` is sent by the
-//! thread that talks to the network, and only while the commit thread completes rounds or is idle. So it is not sent
-//! when either thread hangs, when the device does not answer, or when the log has failed. Without a manager
+//! **Invariants:** `READY=1` is sent once the log is recovered and the sources are open. Without a manager
 //! (`NOTIFY_SOCKET` is not set) notification costs nothing.
 
-use super::{Node, log};
+use super::log;
 use crate::status::{Report, State};
-use db::Pulse;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Timeout of the manager for receiving a message.
 const SEND_MAX: Duration = Duration::from_secs(1);
-
-/// Messages per watchdog interval of the manager.
-const MESSAGES_PER_WATCHDOG: u32 = 4;
 
 /// The longest status line, in bytes.
 const STATUS_BYTES_MAX: usize = 300;
@@ -28,7 +21,7 @@ const STATUS_BYTES_MAX: usize = 300;
 pub(crate) struct Notify {
     socket: Option<UnixDatagram>,
     /// The watchdog interval: the manager expects to hear within it that data flow.
-    watchdog: Option<Duration>,
+    pub(super) watchdog: Option<Duration>,
 }
 
 impl Notify {
@@ -56,7 +49,8 @@ impl Notify {
         }
     }
 
-    fn send(&self, message: &str) {
+    /// Sends a message; without a manager this does nothing.
+    pub(super) fn send(&self, message: &str) {
         if let Some(socket) = &self.socket {
             // A manager that does not take the message acts as if it was never sent, and nothing better is possible.
             socket.send(message.as_bytes()).ok();
@@ -125,96 +119,9 @@ fn status_line(report: &Report) -> String {
         .collect()
 }
 
-/// Checks repeatedly whether data flow.
-#[derive(Debug, Default)]
-struct Flow {
-    rounds: u64,
-    /// Since when something has been waiting without a completed round.
-    stuck_since: Option<Instant>,
-}
-
-impl Flow {
-    /// Returns whether data flow. `patience`: how long something may wait without a completed round.
-    fn goes_on(&mut self, pulse: &Pulse, now: Instant, patience: Duration) -> bool {
-        if pulse.is_over {
-            return false;
-        }
-        if !pulse.is_waiting || pulse.rounds != self.rounds {
-            self.rounds = pulse.rounds;
-            self.stuck_since = None;
-            return true;
-        }
-        let since = *self.stuck_since.get_or_insert(now);
-        now.duration_since(since) < patience
-    }
-}
-
-/// Feeds the watchdog while data flow. Never returns.
-pub(crate) async fn feed(node: &Node) {
-    let Some(watchdog) = node.notify.watchdog else {
-        return std::future::pending().await;
-    };
-    let period = watchdog / MESSAGES_PER_WATCHDOG;
-    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let mut flow = Flow::default();
-    let mut goes_on = true;
-    loop {
-        ticks.tick().await;
-        let commit_interval_ms = node.config.borrow().store.commit_interval_ms;
-        // A reading may wait for its commit for the configured interval, and a commit may wait for a slow card.
-        let patience = Duration::from_millis(u64::from(commit_interval_ms)) + watchdog / 2;
-        let flows = flow.goes_on(&node.db.pulse(), Instant::now(), patience);
-        if flows {
-            node.notify.send("WATCHDOG=1");
-        }
-        if flows != goes_on {
-            goes_on = flows;
-            let text = if flows {
-                "data flow again, and the watchdog is fed"
-            } else {
-                "no reading becomes durable: the watchdog is no longer fed"
-            };
-            log::event("watchdog", text);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TICK: Duration = Duration::from_secs(1);
-
-    fn pulse(rounds: u64, is_waiting: bool) -> Pulse {
-        Pulse {
-            rounds,
-            is_waiting,
-            is_over: false,
-        }
-    }
-
-    #[test]
-    fn data_flow_while_rounds_end_or_nothing_waits() {
-        let mut flow = Flow::default();
-        let start = Instant::now();
-        let mut at = |tick: u32, pulse: &Pulse| flow.goes_on(pulse, start + TICK * tick, TICK * 3);
-        // Idle, for any time.
-        assert!(at(0, &pulse(0, false)) && at(100, &pulse(0, false)));
-        // Always something to do, and always completed.
-        assert!((101..200).all(|tick| at(tick, &pulse(u64::from(tick), true))));
-        // A long flush does not count as stuck.
-        assert!(at(200, &pulse(199, true)) && at(202, &pulse(199, true)));
-        // A flush that does not end does.
-        assert!(!at(203, &pulse(199, true)) && !at(300, &pulse(199, true)));
-        // Until it ends after all.
-        assert!(at(301, &pulse(200, true)));
-        let over = Pulse {
-            is_over: true,
-            ..pulse(201, false)
-        };
-        assert!(!at(302, &over));
-    }
 
     #[test]
     fn both_kinds_of_addresses_are_reached() {

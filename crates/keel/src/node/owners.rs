@@ -1,10 +1,11 @@
-//! Takes keys from the series that have them, for an operator who has replaced sensors. It is answered when it holds
-//! over a power cut, too.
+//! Takes keys from the series that have them, after an operator has replaced sensors. The answer comes when the release
+//! is durable.
 
-use super::Node;
+use super::answer::{Answer, failure, framed};
+use super::get::object;
 use super::log;
-use super::session::{Answer, failure, framed, object};
 use super::settings::told;
+use super::state::Node;
 use base::error::Code;
 use db::ObjectId;
 use libkeel::protocol::{Failure, KEYS_RELEASED_MAX, KeysRelease, KeysReleased, Kind};
@@ -19,7 +20,7 @@ pub(crate) async fn release(node: &Node, asked: &KeysRelease) -> Answer {
     let count = asked.keys.len();
     let Some(first) = asked.keys.first().filter(|_| count <= KEYS_RELEASED_MAX) else {
         let wrong = format!("has {count} keys, not 1 to {KEYS_RELEASED_MAX}");
-        let remedy = "release so many at once";
+        let remedy = format!("release at most {KEYS_RELEASED_MAX} keys at once");
         return Err(failure(Code::Invalid, "request", wrong, remedy));
     };
     let objects = asked.keys.iter().map(|key| object(node, key));

@@ -1,12 +1,12 @@
-//! Puts of one client. Puts that it has sent back to back are all handed to the log before the first is waited for, so
-//! that they share a flush. The answers keep the order of the requests. The puts of an instance of a firm task come in
-//! one request; they are stored all together and in time, or not at all.
+//! Puts of one client. Puts that it has sent back to back are handed to the log before the first is waited for. So they
+//! share a flush. The answers keep the order of the requests. The puts of an instance of a firm task come in one
+//! request; they are stored all together and in time, or not at all.
 
+use super::answer::{Answer, failure, framed, read, twice};
 use super::qos::requests::Guest;
-use super::session::{Answer, failure, framed, read, twice};
 use super::settings::told;
+use super::state::{Node, add};
 use super::wire::{Fault, Request, Wire, failed};
-use super::{Node, server};
 use base::error::Code;
 use db::{Durability, ObjectId, STAGED_PUTS_MAX, Ticket, Time, TogetherReading, VALUE_BYTES_LIMIT};
 use ingest::durable::DurableWatch;
@@ -70,7 +70,7 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
             Some(next) => request = next,
             None => break,
         }
-        server::add(&node.counters.requests);
+        add(&node.counters.requests);
     }
     let mut durable = node.durable.clone();
     let end = Instant::now() + DURABLE_MAX;
@@ -112,7 +112,7 @@ async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), F
     let puts = &asked.puts;
     if puts.is_empty() || puts.len() > STAGED_PUTS_MAX as usize {
         let wrong = format!("has {} puts, not 1 to {STAGED_PUTS_MAX}", puts.len());
-        let remedy = "put so many in one instance";
+        let remedy = format!("send at most {STAGED_PUTS_MAX} puts for one instance");
         return Err(failure(Code::Invalid, "request", wrong, remedy));
     }
     let first = &puts[0].key;
@@ -341,12 +341,12 @@ fn refusal(key: &str, reason: Reason) -> Failure {
         ),
         Reason::NumberInexact => (
             Code::Invalid,
-            "no type holds each digit of the number, or not the one that is asked for",
+            "no type holds each digit of the number, or the requested type does not",
             "give an integer of 64 bits, or ask for the nearest double (type float)",
         ),
         _ => (
             Code::Invalid,
-            "the value is no value, or has another type than the one that is asked for",
+            "the value is invalid, or has another type than the requested one",
             "give a number, true, false or a text; with a type, a number that it holds",
         ),
     };
@@ -360,7 +360,7 @@ mod tests {
 
     /// `late` and `full` of readings that are put together mean that none was stored.
     #[test]
-    fn what_was_taken_in_time_is_not_said_to_be_refused() {
+    fn a_put_taken_in_time_is_not_called_refused() {
         for (error, code) in [
             (db::Error::Timeout, "io"),
             (db::Error::Full, "io"),

@@ -2,8 +2,9 @@
 //! raised after the start, and the end of an alarm is still reported. `RAISED.md` beside this crate's manifest is the
 //! specification.
 
+use super::database::Db;
 use super::image::Device;
-use super::{Db, log};
+use super::log;
 use egress::urgent::UrgentState;
 use flash::Store;
 use std::collections::BTreeSet;
@@ -62,7 +63,7 @@ pub(crate) fn read(db: &Db) -> Option<BTreeSet<Pair>> {
     let found = decode(&bytes);
     if let Err(why) = &found {
         let text = format!(
-            "which alarms were raised is not known: the file {NAME} {why}; what holds is raised anew"
+            "the alarms raised before are unknown, because the file {NAME} {why}; those that hold are raised again"
         );
         log::event("alarm", text);
     }
@@ -180,14 +181,14 @@ impl Raised {
                 let length = bytes.len() as u64;
                 self.bytes_max.fetch_max(length, Ordering::Relaxed);
                 if std::mem::take(&mut state.is_failing) {
-                    log::event("alarm", "which alarms are raised is kept again");
+                    log::event("alarm", "raised alarms are saved again");
                 }
                 (state.written, state.is_settled) = (bytes, is_all_told);
             }
             Some(Err(error)) if !state.is_failing => {
                 state.is_failing = true;
                 let text = format!(
-                    "which alarms are raised cannot be kept: {error}; a start would tell what was so before"
+                    "raised alarms cannot be saved: {error}; a start would report an older state"
                 );
                 log::event("alarm", text);
             }
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_of_another_version_is_refused() {
+    fn a_damaged_file_or_one_of_another_version_is_refused() {
         for bit in 0..GOLDEN.len() * 8 {
             let mut bytes = GOLDEN.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit() {
+    fn the_file_of_raised_alarms_has_a_limit() {
         let many = (0..RAISED_MAX + 10).map(|n| (format!("{n:0>300}"), format!("{n:0>300}")));
         let bytes = encode(&many.collect());
         assert!(bytes.len() <= BYTES_MAX);

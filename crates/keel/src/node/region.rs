@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Permissions of a region that the node makes: users who may use its socket may read it.
+/// Permissions of a region that the node makes: users of its socket may read it.
 const MODE: u16 = 0o640;
 
 /// Time between two sweeps for what dead processes have left.
@@ -220,8 +220,8 @@ impl NodeRegion {
             Err(error) => checkpoint_error(region, image, &error),
         };
         let text = format!(
-            "nothing was restored ({why}), so no checkpoint is taken, which would push out what is there: mend that, \
-             remove the region to have it restored, and start the node again"
+            "nothing was restored ({why}), and no checkpoint is taken, because it would replace the one in the image: \
+             remove the cause and the region, then start the node again"
         );
         log::event("warning", &text);
         let mut saved = self.lock_saved();
@@ -409,7 +409,7 @@ fn not_of_them(image: &Path, generation: u64) -> CliError {
         format_args!(
             "holds checkpoint {generation} of a region that this one was not restored from"
         ),
-        "or remove the image if nobody needs it",
+        "or remove the image if it is not needed",
     )
 }
 

@@ -1,12 +1,13 @@
 //! The node's socket. It accepts clients up to a limit. When the limit is reached, a new client gets the place of the
-//! client that has been idle longest. Beyond the limit there are places only for the operator, who may read the status
-//! and control the quality of service, and nothing else.
+//! client that has been idle longest. Beyond the limit there are places only for the operator. There the operator can
+//! only read the status and control the quality of service.
 
+use super::answer::failure;
 use super::image::make_parent;
 use super::qos::requests::Guest;
-use super::session::{self, failure};
+use super::state::{Node, add};
 use super::wire::{Fault, Wire};
-use super::{Node, log};
+use super::{log, session};
 use crate::error::{CliError, describe};
 use base::error::Code;
 use libkeel::protocol::{Failure, Kind};
@@ -76,7 +77,7 @@ pub(crate) async fn bind(path: &Path) -> Result<Socket, CliError> {
             // A full queue (`WouldBlock`) means that the socket has an owner, even if it is stopped.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 let wrong = format!(
-                    "whether another node serves this socket cannot be told ({})",
+                    "whether another node serves this socket is unknown ({})",
                     describe(&error)
                 );
                 let remedy =
@@ -182,10 +183,6 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
     while tasks.join_next().await.is_some() {}
 }
 
-pub(super) fn add(count: &Cell<u64>) {
-    count.set(count.get() + 1);
-}
-
 /// Counts the clients within the limit.
 fn count(node: &Node, clients: &[Rc<Client>]) {
     let within = clients.iter().filter(|client| !client.is_operator).count();
@@ -277,7 +274,7 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
         let request = match request {
             Ok(Some(request)) => request,
             Ok(None) | Err(Fault::Gone) => return,
-            Err(Fault::Told(failure)) => {
+            Err(Fault::Reply(failure)) => {
                 wire.fail(&failure).await.ok();
                 return;
             }

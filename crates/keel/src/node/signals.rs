@@ -4,7 +4,7 @@ use crate::error::CliError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal requests.
-pub(crate) enum What {
+pub(crate) enum Action {
     /// The end of the node, with the signal's name.
     Stop(&'static str),
     Reload,
@@ -28,12 +28,12 @@ impl Signals {
     }
 
     /// Waits for the next signal. Dropping the future loses none.
-    pub(crate) async fn next(&mut self) -> What {
+    pub(crate) async fn next(&mut self) -> Action {
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => What::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => What::Stop("SIGINT"),
-            _ = self.hangup.recv() => What::Reload,
+            _ = self.terminate.recv() => Action::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Action::Stop("SIGINT"),
+            _ = self.hangup.recv() => Action::Reload,
         }
     }
 }

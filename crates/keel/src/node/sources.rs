@@ -1,6 +1,7 @@
 //! The sources of a node, on the main thread: line protocol and MQTT, both through one intake, and Modbus.
 
-use super::{Target, log, settings};
+use super::database::Target;
+use super::{log, settings};
 use crate::config::Config;
 use crate::error::CliError;
 use ingest::durable::DurableWatch;
@@ -214,8 +215,8 @@ impl Sources {
     }
 }
 
-/// Runs a source to its end. If that comes without a request, keeps the reason for the status: nothing else would show
-/// that senders find nobody. A failed log is shown by itself.
+/// Runs a source to its end. If that comes without a request, keeps the reason for the status: no other figure shows
+/// that the source has ended. A failed log is shown by itself.
 async fn attend(
     name: impl Display,
     works: impl Future<Output = Result<(), String>> + 'static,

@@ -4,13 +4,14 @@
 use super::alarms::{self, Alarms};
 use super::changes::{Changes, Counted};
 use super::clock::NodeClock;
-use super::figures::{self, free_bytes};
+use super::database::{Db, Target, database_error};
 use super::image::{self, Holder, Image};
 use super::key_form::{KeyForm, Mark};
+use super::lifetime::{free_bytes, read_totals};
 use super::region::NodeRegion;
-use super::signals::{Signals, What};
+use super::signals::{Action, Signals};
 use super::upstreams::Upstreams;
-use super::{Db, GRACE, Target, database_error, log, settings};
+use super::{log, settings};
 use crate::config::Config;
 use crate::error::CliError;
 use crate::status::{self, Totals};
@@ -20,7 +21,11 @@ use db::Database;
 use db::table::TableMemory;
 use ingest::intake::{NodeDestination, TagsForm};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long a stop waits for the start.
+const STOP_WAIT_MAX: Duration = Duration::from_millis(1_000);
 
 /// An open store with its database.
 pub(crate) struct Opened {
@@ -79,12 +84,12 @@ pub(crate) async fn open(
             }
         };
         match what {
-            What::Reload => is_reload_due = true,
-            What::Stop(name) => {
+            Action::Reload => is_reload_due = true,
+            Action::Stop(name) => {
                 log::event("stopping", format!("on {name}, during the start"));
                 // A start that takes longer ends as if the power failed, which harms neither a store nor a partly made
                 // one.
-                drop(tokio::time::timeout(GRACE, opened).await);
+                drop(tokio::time::timeout(STOP_WAIT_MAX, opened).await);
                 return Ok(None);
             }
         }
@@ -110,7 +115,7 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     let bounds = store.bounds();
     let mark = Mark::read(&mut store);
     mark.check(config)?;
-    let totals = figures::read_totals(&mut store);
+    let totals = read_totals(&mut store);
     let free_bytes = free_bytes(&store);
     let region = NodeRegion::open(config);
     let given = region.as_ref().and_then(|region| region.lines());

@@ -1,8 +1,9 @@
 //! Forwarding: builds the forwarding thread from the configuration and reports its state in the status. An upstream
 //! that cannot be used never keeps the node from starting.
 
+use super::database::Db;
 use super::image::Device;
-use super::{Db, log};
+use super::log;
 use crate::config::{Config, UpstreamConfig};
 use crate::status::{NodeFigures, Sample, UpstreamFigures};
 use base::clock::Clock;

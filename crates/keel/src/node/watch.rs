@@ -3,14 +3,15 @@
 //! **Method.** Puts are counted per object on their way in, at one addition each ([`super::changes`]). While a client
 //! watches, its task compares these counts [`SCANS_PER_SECOND`] times per second with the counts that it saw last. It
 //! reads the values of the objects that differ, so there is no cost without a watcher. Some values are not shown but
-//! counted as missed: a value replaced within one scan period or while the client does not read, and a reading that is
-//! older than the value in its slot.
+//! counted as missed: a value replaced within one scan period, or while the client does not read. So is a reading that
+//! is older than the value in its slot.
 //!
 //! **Limits.** A scan works in slices of [`SLICE_OBJECTS`] and sends each frame before it fills the next. So a watch of
-//! every key of a large node delays no other client, and a client that does not read costs one frame of memory.
+//! every key of a large node delays no other client. A client that does not read costs one frame of memory.
 
-use super::Node;
-use super::session::{failure, framed, with_latest};
+use super::answer::{failure, framed};
+use super::get::with_latest;
+use super::state::Node;
 use super::wire::{Fault, Wire};
 use base::error::Code;
 use db::{ObjectId, VALUE_BYTES_LIMIT};
@@ -48,7 +49,7 @@ impl Drop for Place<'_> {
 }
 
 /// What a watcher knows about an object.
-struct Seen {
+struct WatchedKey {
     id: ObjectId,
     /// The count of puts when its value was last read.
     puts: u32,
@@ -126,7 +127,7 @@ struct Watcher<'a> {
     asked: &'a Watch,
     /// Number of objects included so far: new ones are appended.
     objects: u32,
-    seen: Vec<Seen>,
+    seen: Vec<WatchedKey>,
     /// The position in `seen` where the scan continues.
     at: usize,
     /// Updates that wait for their frame, as JSON, and the number of changes missed since the last frame.
@@ -146,7 +147,7 @@ impl Watcher<'_> {
             if !ingest::pattern::matches(&self.asked.pattern, node.db.key(id).as_str()) {
                 continue;
             }
-            let mut seen = Seen {
+            let mut seen = WatchedKey {
                 id,
                 puts: 0,
                 arrival_ns: None,

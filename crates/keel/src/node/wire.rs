@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     /// The client has gone, or does not receive its answers.
     Gone,
     /// The client's data make it impossible to continue; the client is told why.
-    Told(Failure),
+    Reply(Failure),
 }
 
 impl From<io::Error> for Fault {
@@ -191,7 +191,7 @@ pub(crate) fn failed(failure: &Failure) -> Vec<u8> {
 }
 
 fn told(code: Code, wrong: &str) -> Fault {
-    Fault::Told(Failure {
+    Fault::Reply(Failure {
         code: code.name().to_owned(),
         thing: "request".to_owned(),
         wrong: wrong.to_owned(),

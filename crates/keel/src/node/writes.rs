@@ -3,7 +3,7 @@
 //! A body that has to wait, for the queue of the log or for flash, holds up no other. Clients of InfluxDB give up after
 //! a few seconds and send the whole body again, so the wait for the queue is shorter than that.
 
-use super::Node;
+use super::state::Node;
 use egress::http::{RefusedLine, Taken, TimeUnit, WriteRequest, Writes, Written};
 use ingest::durable::DurableWatch;
 use ingest::intake::{Destination, Intake};
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_answered_before_the_last_reading_is_durable() {
+    fn a_body_is_answered_once_its_last_reading_is_durable() {
         let log = Log::new(3);
         let durable = DurableWatch::start(Arc::clone(&log)).unwrap();
         let intake = RefCell::new(Intake::new(IntakeOptions::default(), Arc::clone(&log)));

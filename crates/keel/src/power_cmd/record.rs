@@ -1,24 +1,63 @@
 //! `keel power record`: average, maximum, minimum, idle power and energy while a program runs.
 
-use super::sources;
-use crate::cli::PowerRecordArgs;
+use super::sources::{self, PowerSourceArgs};
+use crate::argument::label;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals;
 use crate::temporary::new_file;
 use base::clock::{Clock, SystemClock};
+use clap::Args;
 use cluster::power::{Phase, Root, Sampler, Summary};
 use cluster::results::{Benchmark, Header, Known, Link, Mode, Origin, ResultFile, Row};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Timeout for a program that was told to stop.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
-pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel power record --out run.jsonl -- ./job --input day.csv\n  \
+    keel power record --out idle.jsonl --seconds 60\n  \
+    keel power record --out power.jsonl --per-benchmark -- keel cluster measure --hosts hosts --only {}\n\n\
+    crates/cluster/SPEC.md describes the file. Exit status 1 if no sensor gave a value or the program failed;\n\
+    the file is written nevertheless. Without any sensor the program is not started.")]
+pub(crate) struct RecordArgs {
+    #[command(flatten)]
+    sources: PowerSourceArgs,
+    /// New file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Name of the run in comparisons
+    #[arg(long, value_name = "NAME", default_value = "power", value_parser = label)]
+    label: String,
+    /// Time without load before and after, in s, from 0 to 3600
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    idle_seconds: u64,
+    /// Time to record, in s, instead of running a program
+    #[arg(long, value_name = "N", conflicts_with = "command", required_unless_present = "command",
+        value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    seconds: Option<u64>,
+    /// Run CMD once for each of the eight benchmarks, with {} replaced by its name
+    #[arg(long, conflicts_with = "seconds")]
+    per_benchmark: bool,
+    /// Interval between two readings, in ms, from 10 to 60000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    interval_ms: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Program to run, with its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn run(arguments: &RecordArgs) -> Result<u8, CliError> {
     let clock = SystemClock::new();
     let created_ms = clock.wall_ms();
     let found = sources::find(&arguments.sources)?;
@@ -100,7 +139,7 @@ type Recorded = (Vec<Summary>, Option<std::process::ExitStatus>);
 type During = (String, Vec<Summary>);
 
 /// Returns the commands to run, by name: the program itself, or one run per benchmark.
-fn parts(arguments: &PowerRecordArgs) -> Result<Vec<(String, Vec<OsString>)>, CliError> {
+fn parts(arguments: &RecordArgs) -> Result<Vec<(String, Vec<OsString>)>, CliError> {
     let command = &arguments.command;
     if !arguments.per_benchmark {
         let during = command
@@ -129,7 +168,7 @@ fn parts(arguments: &PowerRecordArgs) -> Result<Vec<(String, Vec<OsString>)>, Cl
 
 /// Records each part until one fails; the figures of that part come last.
 fn record_all(
-    arguments: &PowerRecordArgs,
+    arguments: &RecordArgs,
     parts: &[(String, Vec<OsString>)],
     found: Vec<Box<dyn cluster::power::Source>>,
     clock: &SystemClock,
@@ -154,7 +193,7 @@ fn record_all(
 
 /// Records idle, load, idle.
 fn record(
-    arguments: &PowerRecordArgs,
+    arguments: &RecordArgs,
     command: &[OsString],
     found: Vec<Box<dyn cluster::power::Source>>,
     clock: &SystemClock,
@@ -235,7 +274,7 @@ fn clean(text: &str) -> String {
 }
 
 fn show(
-    arguments: &PowerRecordArgs,
+    arguments: &RecordArgs,
     recorded: &[During],
     program: &Option<std::process::ExitStatus>,
 ) -> Result<(), CliError> {

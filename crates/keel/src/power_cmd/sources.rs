@@ -1,10 +1,28 @@
 //! Selects the sensors that a command reads.
 
-use crate::cli::PowerSourceArgs;
 use crate::error::CliError;
 use base::clock::SystemClock;
+use clap::Args;
 use cluster::power::{Meter, Pmic, Root, Source, discover, why_none};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Selection of sensors.
+#[derive(Debug, Args)]
+pub(crate) struct PowerSourceArgs {
+    /// CSV file that the program of a power meter keeps writing, with columns time_s or time_ms, and watts or power_w
+    #[arg(long, value_name = "FILE")]
+    pub(crate) meter: Option<PathBuf>,
+    /// Read the power chip of a Raspberry Pi 5 with vcgencmd
+    #[arg(long)]
+    pub(crate) pmic: bool,
+    /// Use only sensors whose name contains this text
+    #[arg(long, alias = "source", value_name = "TEXT")]
+    pub(crate) sensor: Option<String>,
+    /// Folder to use instead of /
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
+}
 
 /// Returns the sensors, at least one.
 pub(crate) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, CliError> {

@@ -1,16 +1,36 @@
 //! `keel power watch`: prints the values of each sensor.
 
-use super::sources;
-use crate::cli::PowerWatchArgs;
+use super::sources::{self, PowerSourceArgs};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals;
 use base::clock::{Clock, SystemClock};
+use clap::Args;
 use cluster::power::Power;
 use serde_json::json;
 use std::time::Duration;
 
-pub(super) fn run(arguments: &PowerWatchArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel power watch --count 1\n  \
+    keel power watch --meter /var/log/meter.csv --json\n\n\
+    Each value is measured, modelled (with the formula's source) or unavailable (with the reason). Exit\n\
+    status 1 if there is no sensor, or no sensor gave a value in all readings of --count.")]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    sources: PowerSourceArgs,
+    /// Interval between two readings, in ms, from 10 to 60000
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    interval_ms: u64,
+    /// Number of readings after which to end; energy counters need one more before the first [default: no end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
     let mut found = sources::find(&arguments.sources)?;
     signals::catch_stop();
     let clock = SystemClock::new();

@@ -1,11 +1,11 @@
 //! The valid content of a model or gains file; `QOS.md` gives every range. Content outside the ranges was not written
 //! by `keel qos`, or was written after a nonsensical measurement, and the node must not be driven by it.
 
-use super::file::{AGAIN, Identified, Limits, SAMPLES_MAX, Wrong};
+use super::identified::{AGAIN, Identified, Limits, SAMPLES_MAX, Wrong};
 use crate::config::{ACTUATORS, ActuatorKind};
-use db::qos::controller::SetPoints;
-use db::qos::design::NUMBER_MAX;
-use db::qos::identify::{Model, SAMPLES_MIN};
+use control::controller::SetPoints;
+use control::design::NUMBER_MAX;
+use control::identify::{Model, SAMPLES_MIN};
 use std::ops::RangeInclusive;
 
 /// Ranges of the set points: mean tardiness, and data response ratio; also used for the configuration.

@@ -5,11 +5,12 @@
 //! computed again from the model and the gains in the file.
 
 use super::check::{check_run, check_set_points};
+use super::identified::{AGAIN, Identified, Limits, SAMPLES_MAX, Wrong};
 use crate::config::read_bounded;
 use crate::error::CliError;
-use db::qos::controller::{ADMISSION, Controller, Mode, Range, SPEED, SetPoints};
-use db::qos::design::{Design, POLE_MAX, SingleGains};
-use db::qos::identify::{Model, Sample};
+use control::controller::{ADMISSION, Controller, Mode, Range, SPEED, SetPoints};
+use control::design::{Design, POLE_MAX, SingleGains};
+use control::identify::{Model, Sample};
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,38 +20,6 @@ const VERSION: u32 = 1;
 
 /// Bytes of the longest file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// Samples of the longest run that a model file holds.
-pub(super) const SAMPLES_MAX: usize = 4_000;
-
-/// An identified model, and the machine on which it was identified.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Identified {
-    pub(crate) model: Model,
-    /// The profiled minimum of the data response ratio.
-    pub(crate) data_ratio_min: f64,
-    pub(crate) limits: Limits,
-    /// The actuator that set the speed.
-    pub(crate) actuator: String,
-    /// Length of a sampling period.
-    pub(crate) sampling_period_ms: u32,
-    /// Processor and kernel, for people.
-    pub(crate) machine: String,
-    /// RFC 3339.
-    pub(crate) made: String,
-}
-
-/// Limits of the inputs.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Limits {
-    /// Least speed, as a part of the greatest one.
-    pub(crate) speed_min: f64,
-    /// Smallest change of speed that has an effect.
-    pub(crate) speed_step: f64,
-    /// Least admitted fraction.
-    pub(crate) admission_min: f64,
-}
 
 /// Gains with all data that they were made from.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,10 +91,6 @@ struct SingleTable {
     pole_max: f64,
 }
 
-/// Why a file is invalid, and the remedy.
-pub(super) type Wrong = (String, &'static str);
-
-pub(super) const AGAIN: &str = "make it anew with `keel qos identify` and `keel qos design`";
 const OTHER_VERSION: &str = "use the version of keel that wrote it, or make it anew";
 
 impl Identified {

@@ -2,7 +2,7 @@
 //! reason.
 
 use super::*;
-use db::qos::design::Weights;
+use control::design::Weights;
 use proptest::prelude::*;
 
 #[path = "../../../../fuzz/src/qos_files.rs"]
@@ -105,7 +105,7 @@ fn the_loop_of_a_file_is_the_loop_that_was_designed() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_words() {
+fn a_wrong_gains_file_is_refused_in_words() {
     let refused = |from: &str, to: &str| {
         let text = GAINS_EXAMPLE.replacen(from, to, 1);
         assert_ne!(text, GAINS_EXAMPLE, "{from}");
@@ -244,7 +244,7 @@ fn what_is_wrong_is_refused_in_words() {
 }
 
 #[test]
-fn what_is_wrong_in_a_model_file_is_refused() {
+fn a_wrong_model_file_is_refused() {
     let refused = |from: &str, to: &str| {
         let text = MODEL_GOLDEN.replacen(from, to, 1);
         assert_ne!(text, MODEL_GOLDEN, "{from}");
@@ -316,8 +316,8 @@ fn a_model_of_tardiness_alone_is_no_model_for_both() {
     assert!(!text.contains("[gains.both]"), "{text}");
     assert_eq!(Gains::parse(&text).unwrap(), alone);
     let mut controller = alone.controller([1.0; 2], 3).unwrap();
-    controller.set_mode(db::qos::controller::Mode::Both);
-    assert_eq!(controller.mode(), db::qos::controller::Mode::Open);
+    controller.set_mode(control::controller::Mode::Both);
+    assert_eq!(controller.mode(), control::controller::Mode::Open);
     let empty = text.split("\n# Tardiness by").next().unwrap().to_owned() + "[gains]\n";
     assert!(
         Gains::parse(&empty).unwrap_err().0.contains("no gains"),
@@ -342,7 +342,7 @@ proptest! {
         if let Ok(gains) = Gains::parse(&text) {
             prop_assert!(gains.design.pole_max() < POLE_MAX);
             let mut controller = gains.controller([1.0; 2], 3).unwrap();
-            controller.set_mode(db::qos::controller::Mode::Both);
+            controller.set_mode(control::controller::Mode::Both);
             for _ in 0..20 {
                 let inputs = controller.step(Some([1.4, 0.4])).inputs;
                 prop_assert!(inputs.iter().all(|input| (0.0..=1.0).contains(input)), "{inputs:?}");

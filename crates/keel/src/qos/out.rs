@@ -58,8 +58,8 @@ impl Out {
         if is(open_file(&std::io::stdout())) || is(open_file(&std::io::stderr())) {
             return refused("is where the command's words go");
         }
-        // A user who may not write to the file must not replace it either. Do not block if a FIFO has taken its place
-        // meanwhile.
+        // A user without write permission for the file must not replace it either. Do not block if a FIFO has taken its
+        // place meanwhile.
         File::options()
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_never_replaced() {
+    fn only_a_regular_file_is_replaced() {
         let folder = Folder::new("kinds");
         let at = |name: &str| folder.0.join(name);
         let socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();

@@ -1,7 +1,7 @@
 //! The state of a node's quality of service: the answer to `qos`, the JSON of `keel qos status`, and a part of `keel
 //! status`. Names are stable and end with their unit; unknown values are null.
 
-use db::qos::controller::Held;
+use control::controller::Saturation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -156,11 +156,11 @@ pub(crate) struct IdentificationState {
 }
 
 /// Returns the name of a limit.
-pub(crate) fn held_name(held: Held) -> &'static str {
+pub(crate) fn held_name(held: Saturation) -> &'static str {
     match held {
-        Held::Free => "free",
-        Held::Low => "low",
-        Held::High => "high",
+        Saturation::Free => "free",
+        Saturation::Low => "low",
+        Saturation::High => "high",
     }
 }
 
@@ -168,7 +168,7 @@ impl QosState {
     /// Returns whether no input is left to meet deadlines with. If the speed is at its least value, both inputs are at
     /// their limits because the tasks need less, as on a board at night; this does not count.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.saturated && self.speed_held != held_name(Held::Low)
+        self.saturated && self.speed_held != held_name(Saturation::Low)
     }
 
     /// Returns whether both inputs are at their limits because the least speed is sufficient.

@@ -1,25 +1,56 @@
 //! `keel qos design`: computes gains from a model and writes them to the file that a node loads.
 
-use super::{matrix_lines, model_json};
+use super::model::{matrix_lines, model_json};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::qos::{DATA_RATIO, Gains, Identified, Out, TARDINESS};
-use db::qos::controller::{Mode, SetPoints};
-use db::qos::design::{Design, TARDINESS_GAIN_MAX, Weights};
+use clap::Args;
+use control::controller::{Mode, SetPoints};
+use control::design::{Design, TARDINESS_GAIN_MAX, Weights};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The set points and weights of the design.
-pub(super) struct Wanted {
-    pub(super) tardiness: f64,
-    pub(super) data_ratio: Option<f64>,
-    pub(super) error: (f64, f64),
-    pub(super) integral: (f64, f64),
-    pub(super) effort: (f64, f64),
-    pub(super) tardiness_only: bool,
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel qos design qos-model.toml --out qos-gains.toml\n  \
+    keel qos design qos-model.toml --tardiness 0.7 --data-ratio 0.4\n  \
+    keel qos design qos-model.toml --weight-effort 1,4      prefer speed to fewer updates\n\n\
+    The command solves the discrete Riccati equation for the errors and their sums. Gains whose closed loop has\n\
+    a pole at or beyond 0.95 are refused, because the loop would respond too slowly. This is the case for both\n\
+    inputs together if one of them has no effect, such as updates that disturb no task; --tardiness-only still\n\
+    gives the other input its gains.")]
+pub(crate) struct DesignArgs {
+    /// File written by `keel qos identify`
+    model: PathBuf,
+    /// File to write, but not the model; an existing regular file is replaced when the new one is complete
+    #[arg(long, value_name = "FILE", default_value = "qos-gains.toml")]
+    out: PathBuf,
+    /// Setpoint of the mean tardiness: response time / deadline
+    #[arg(long, value_name = "X", default_value_t = 0.8)]
+    tardiness: f64,
+    /// Setpoint of the data response ratio: time in the database / response time [default: the model's profiled
+    /// minimum]
+    #[arg(long, value_name = "X")]
+    data_ratio: Option<f64>,
+    /// Weights of the errors: of tardiness, of the data response ratio
+    #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair)]
+    weight_error: (f64, f64),
+    /// Weights of the sums of errors: of tardiness, of the data response ratio
+    #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair)]
+    weight_integral: (f64, f64),
+    /// Weights of the changes: of speed, of the admitted fraction
+    #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair)]
+    weight_effort: (f64, f64),
+    /// Make gains for one input at a time: for the modes dvfs-only and qod-only
+    #[arg(long)]
+    tardiness_only: bool,
+    /// Print one JSON object: gains, poles, and the file
+    #[arg(long)]
+    json: bool,
 }
 
-impl Wanted {
+impl DesignArgs {
+    /// Checks the set points.
     fn check(&self) -> Result<(), CliError> {
         let numbers = [
             ("--tardiness", self.tardiness, TARDINESS),
@@ -35,8 +66,20 @@ impl Wanted {
     }
 }
 
-pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Result<u8, CliError> {
-    wanted.check()?;
+/// `10,1`
+fn pair(text: &str) -> Result<(f64, f64), String> {
+    let expected = || "two numbers above 0 such as 10,1".to_owned();
+    let (one, other) = text.split_once(',').ok_or_else(expected)?;
+    let number = |text: &str| {
+        let number: f64 = text.trim().parse().ok()?;
+        (number.is_finite() && number > 0.0).then_some(number)
+    };
+    number(one).zip(number(other)).ok_or_else(expected)
+}
+
+pub(super) fn run(arguments: &DesignArgs) -> Result<u8, CliError> {
+    arguments.check()?;
+    let (model, out) = (arguments.model.as_path(), arguments.out.as_path());
     // Check first: the model is the result of seven minutes of driving and must not be overwritten.
     let file = Out::look(out, Some(model))?;
     let identified = Identified::load(model)?;
@@ -47,17 +90,17 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         .check_tardiness()
         .map_err(|error| refused(error.to_string()))?;
     let set_points = SetPoints {
-        tardiness: wanted.tardiness,
-        data_ratio: wanted.data_ratio.unwrap_or(identified.data_ratio_min),
+        tardiness: arguments.tardiness,
+        data_ratio: arguments.data_ratio.unwrap_or(identified.data_ratio_min),
     };
     let weights = Weights {
-        error: wanted.error.into(),
-        integral: wanted.integral.into(),
-        effort: wanted.effort.into(),
+        error: arguments.weight_error.into(),
+        integral: arguments.weight_integral.into(),
+        effort: arguments.weight_effort.into(),
     };
     // If the model explains only tardiness, only gains for a single input are useful.
     let alone = || Design::alone(&identified.model, &weights);
-    let design = if wanted.tardiness_only || identified.model.check().is_err() {
+    let design = if arguments.tardiness_only || identified.model.check().is_err() {
         alone().map_err(|error| refused(error.to_string()))?
     } else {
         Design::robust(&identified.model, &weights).map_err(|error| {
@@ -81,7 +124,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
     Gains::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
     file.write(&text)?;
     let mut output = Output::new();
-    if json {
+    if arguments.json {
         output.json(&json!({
             "file": out.display().to_string(),
             "tardiness_target": set_points.tardiness,
@@ -167,5 +210,18 @@ fn pole_text([re, im]: [f64; 2]) -> String {
         format!("{re:.3}")
     } else {
         format!("{re:.3}{im:+.3}i")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_of_numbers_are_read() {
+        assert_eq!(pair("10, 0.5"), Ok((10.0, 0.5)));
+        for wrong in ["", "1", "0,1", "1,-1", "nan,1", "1,inf", "1,2,3"] {
+            assert!(pair(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! `keel qos identify`: lets the running node drive its inputs, and fits a model to what its tasks did.
 
-use super::{matrix_lines, model_json};
-use crate::cli::NodeArgs;
-use crate::client::Connection;
+use super::model::{matrix_lines, model_json};
+use crate::client::{Connection, NodeArgs, now_ms};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress;
 use crate::qos::{Identified, Limits, Out, QosState, clean, model_bytes};
 use crate::signals;
-use db::qos::controller::ADMISSION;
-use db::qos::identify::{Model, R2_MIN, Sample};
-use db::qos::regulator::Run;
+use clap::Args;
+use control::controller::ADMISSION;
+use control::identify::{Model, R2_MIN, Sample};
+use control::regulator::Run;
 use libkeel::protocol::{Kind, Qos};
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Poll interval of the progress, unless a sampling period is shorter. The node ends an identification that is not
@@ -24,16 +24,44 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The actuator's name from a node that drives no speed.
 const NO_ACTUATOR: &str = "none";
 
-/// The request of the command line; in percent.
-pub(super) struct Asked {
-    pub(super) periods: u32,
-    pub(super) profile: u32,
-    pub(super) speed: (u32, u32),
-    pub(super) updates: (u32, u32),
-    pub(super) tardiness_only: bool,
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel qos identify --out qos-model.toml\n  \
+    keel qos identify --periods 100 --speed 50-90 --updates 60-100\n\n\
+    The tasks must run all the time. By default the command takes 420 sampling periods, seven minutes with\n\
+    periods of 1 s: first those of --profile at full speed, which give the least data response ratio and should\n\
+    see no load beside the tasks; then square waves that change every 7 and every 5 periods, which may make\n\
+    tasks late. The node stays within --speed and --updates, and returns to what it did before when the command\n\
+    ends for any reason. A model that explains less than 0.8 of either output (R2 over the last quarter, which\n\
+    the fit has not seen) is refused.")]
+pub(crate) struct IdentifyArgs {
+    /// File to write; an existing regular file is replaced when the new one is complete
+    #[arg(long, value_name = "FILE", default_value = "qos-model.toml")]
+    out: PathBuf,
+    /// Number of sampling periods with square waves, from 40 to 2000
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(40..=2_000))]
+    periods: u32,
+    /// Number of sampling periods at full speed before the square waves, from 1 to 200
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+    profile: u32,
+    /// Range of the speed, in percent of full speed
+    #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents)]
+    speed: (u32, u32),
+    /// Range of the admitted updates, in percent
+    #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
+    updates: (u32, u32),
+    /// Accept a model that explains only tardiness, for the modes dvfs-only and qod-only
+    #[arg(long)]
+    tardiness_only: bool,
+    /// Print one JSON object: the model, and the file
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
 }
 
-impl Asked {
+impl IdentifyArgs {
+    /// Returns the request; the node takes middle and amplitude as parts of 1.
     fn message(&self) -> Map<String, Value> {
         let middle = |(low, high): (u32, u32)| f64::from(low + high) / 200.0;
         let half = |(low, high): (u32, u32)| f64::from(high - low) / 200.0;
@@ -52,12 +80,24 @@ impl Asked {
     }
 }
 
-pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Result<u8, CliError> {
+/// `40-70`
+fn percents(text: &str) -> Result<(u32, u32), String> {
+    let expected =
+        || "two percentages such as 40-70, the first below the second, 100 at most".to_owned();
+    let (low, high) = text.split_once('-').ok_or_else(expected)?;
+    let number = |text: &str| text.trim_end_matches('%').parse().ok();
+    let pair: Option<(u32, u32)> = number(low).zip(number(high));
+    pair.filter(|(low, high)| low < high && *high <= 100)
+        .ok_or_else(expected)
+}
+
+pub(super) fn run(arguments: &IdentifyArgs) -> Result<u8, CliError> {
+    let out = arguments.out.as_path();
     // Check this first: seven minutes of driving must not end with a file that cannot be written.
-    Out::look(out, None)?.try_bytes(model_bytes(asked.periods))?;
-    let mut connection = Connection::open(node)?;
+    Out::look(out, None)?.try_bytes(model_bytes(arguments.periods))?;
+    let mut connection = Connection::open(&arguments.node)?;
     let begin = Qos {
-        identify: Some(asked.message()),
+        identify: Some(arguments.message()),
         ..Qos::default()
     };
     let mut state: QosState = connection.ask(Kind::Qos, &begin, Kind::QosState)?;
@@ -65,7 +105,7 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
     eprintln!(
         "keel: until this ends, the node's speed goes between {} and {} % and its updates between {} and {} %, and \
          tasks may be late; Ctrl-C ends it",
-        asked.speed.0, asked.speed.1, asked.updates.0, asked.updates.1
+        arguments.speed.0, arguments.speed.1, arguments.updates.0, arguments.updates.1
     );
     let begun = Instant::now();
     let mut line = Line::default();
@@ -104,7 +144,7 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
             "mend that, see with `keel qos status` that the tasks run, then start it again",
         ));
     }
-    finish(out, &state, asked.tardiness_only, json)
+    finish(out, &state, arguments.tardiness_only, arguments.json)
 }
 
 /// The last actuator and its step: when the tasks end together with the identification, the node no longer reports
@@ -176,7 +216,7 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         actuator: state.actuator.clone(),
         sampling_period_ms: state.sampling_period_ms,
         machine: machine(),
-        made: crate::time_text::format_ms(crate::client::now_ms()),
+        made: crate::time_text::format_ms(now_ms()),
     };
     let text = identified.text(&measured.driven);
     // Make sure that the written file can be read.
@@ -277,6 +317,15 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_percentages_are_read() {
+        assert_eq!(percents("40-70"), Ok((40, 70)));
+        assert_eq!(percents("60%-100%"), Ok((60, 100)));
+        for wrong in ["", "40", "70-40", "40-101", "-1-5", "a-b", "40-40"] {
+            assert!(percents(wrong).is_err(), "{wrong}");
+        }
+    }
 
     /// A model with steps of the whole speed is refused.
     #[test]

@@ -17,7 +17,7 @@ pub(crate) struct KeyFigures {
     pub(crate) auto_create: bool,
     /// What `{tags}` of templates stands for in this store: `pairs` or `values`.
     pub(crate) tags_form: String,
-    /// What to write into the configuration, and whether the store's mark cannot be read; null if new stores have the
+    /// What to write into the configuration, and whether the store's mark cannot be read. Null if new stores have the
     /// same form and it can be read, or no key has `{tags}`.
     pub(crate) tags_note: Option<String>,
 }
@@ -99,7 +99,7 @@ mod tests {
     use crate::status::{Report, State};
 
     #[test]
-    fn what_the_broker_had_retained_is_counted() {
+    fn retained_messages_of_the_broker_are_counted() {
         let report = Report::new(well());
         let text = report.text();
         assert!(text.contains(" readings (4 retained) from "), "{text}");

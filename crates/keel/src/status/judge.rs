@@ -95,7 +95,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "table_large",
-        "the latest values take so much of the store that a checkpoint may find no room",
+        "the latest values are so large that a checkpoint may find no room in the store",
     ),
     (
         "history_failing",
@@ -183,7 +183,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "alarm_undelivered",
-        "within the last ten minutes an alarm was raised or over, and somebody was not told of it",
+        "within the last ten minutes a message or command of an alarm failed",
     ),
     (
         "actuator_undelivered",
@@ -330,7 +330,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     );
     if let Some(error) = &figures.node.config_error {
         let text =
-            format!("the configuration is not in force as it stands, what was before is: {error}");
+            format!("the configuration file is not fully in force, earlier settings are: {error}");
         add("config_refused", text);
     }
     if !figures.node.config_pending_restart.is_empty() {
@@ -750,8 +750,8 @@ fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     }
     if minute.clients_refused > 0 {
         full.push(format!(
-            "{} clients of the node's socket were turned away: raise node.connections_max, or end clients that nobody \
-             needs",
+            "{} clients of the node's socket were turned away: raise node.connections_max, or end unused \
+             clients",
             minute.clients_refused
         ));
     }
@@ -776,8 +776,8 @@ fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
         add(
             "listener_failed",
             format!(
-                "{failed} times within the last minute a connection could not be taken over{why}: look for open \
-                 connections that nobody needs, or raise the limit of open files"
+                "{failed} times within the last minute a connection could not be taken over{why}: look for unused \
+                 connections, or raise the limit of open files"
             ),
         );
     }

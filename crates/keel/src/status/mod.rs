@@ -474,10 +474,11 @@ pub(crate) struct LineState {
     pub(crate) connections_max: u64,
     pub(crate) connections: u64,
     pub(crate) connections_total: u64,
-    /// Connections closed at once because there were too many; closed because they were idle; and closed, after they
-    /// had sent something, because another one needed the place.
+    /// Connections closed at once because there were too many.
     pub(crate) connections_refused: u64,
+    /// Connections closed because they were idle.
     pub(crate) connections_idle: u64,
+    /// Connections closed, after they had sent something, because another one needed the place.
     pub(crate) connections_made_room: u64,
     /// Connections that were reset, vanished, or left answers unread; and connections closed because of an unterminated
     /// text.

@@ -39,9 +39,9 @@ pub(crate) struct TaskFigures {
     /// Lines that it has written, and lines left out of the log because there were too many.
     pub(crate) output_lines: u64,
     pub(crate) output_lines_left_out: u64,
-    /// Whether it has ended and not run long enough since, or its last run failed; and the reason of the latest
-    /// failure, which is never cleared.
+    /// Whether it has ended and not run long enough since, or its last run failed.
     pub(crate) failing: bool,
+    /// The reason of the latest failure, which is never cleared.
     pub(crate) last_error: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn judge(
         }
         if let Some(error) = &task.declare_error {
             let text =
-                format!("task {name} is not declared, so nobody sees its deadlines: {error}");
+                format!("task {name} is not declared, so its deadlines are not watched: {error}");
             add("task_failing", text);
         }
         if task.cores_refused {

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_died_is_named() {
+    fn dead_edge_nodes_and_devices_are_named() {
         let alive = found("plant/line1", EdgeNodeState::Alive);
         assert_eq!(judged(vec![alive.clone()]).state, State::Ok);
         let mut with_device = found("plant/line2", EdgeNodeState::Alive);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_names_are_the_list_is_bounded_and_printable() {
+    fn the_list_of_edge_nodes_is_bounded_and_printable_for_all_names() {
         for letter in ["\u{1}", "\\", "ü"] {
             let name = letter.repeat(SPARKPLUG_NAME_BYTES_MAX / letter.len());
             let node = Found {

@@ -243,7 +243,7 @@ fn a_node_that_is_well_is_ok() {
 }
 
 #[test]
-fn each_reason_shows() {
+fn each_reason_shows_in_the_report() {
     degraded("shedding", |f| f.shedding = true);
     let task = crate::qos::TaskState::default;
     let late = crate::qos::PeriodState {
@@ -529,7 +529,7 @@ fn programs_that_do_not_run_are_a_reason() {
         move |f: &mut NodeFigures| f.mounts = vec![MountFigures::streaming(connections)]
     };
     degraded("mount_disconnected", connected(Some(0)));
-    // Until the mount's process has sent its first figures, nobody knows.
+    // The state is unknown until the mount's process has sent its first figures.
     fine(connected(None));
     fine(connected(Some(1)));
 }
@@ -578,7 +578,7 @@ fn keys_are_short_only_when_some_were_refused() {
 }
 
 #[test]
-fn what_was_refused_is_over_when_a_minute_has_passed() {
+fn refusals_stop_counting_after_a_minute() {
     let mut figures = well();
     figures.keys.count = 4096;
     figures.node.uptime_ms = 0;
@@ -607,7 +607,7 @@ fn what_was_refused_is_over_when_a_minute_has_passed() {
 }
 
 #[test]
-fn what_fails_is_named_in_the_text_and_in_the_json_form() {
+fn failures_are_named_in_the_text_and_in_the_json_form() {
     let mut figures = well();
     figures.history_failing = Some("index-7 cannot be written".to_owned());
     figures.listener_error = Some("127.0.0.1:8094: too many open files".to_owned());
@@ -628,7 +628,7 @@ fn what_fails_is_named_in_the_text_and_in_the_json_form() {
 }
 
 #[test]
-fn what_a_power_cut_would_take_is_shown() {
+fn data_that_a_power_cut_would_take_are_shown() {
     let shown = |change: fn(&mut RegionFigures)| {
         let mut figures = well();
         change(region(&mut figures));
@@ -668,7 +668,7 @@ fn a_failed_log_is_a_failed_node_whatever_else_is_so() {
 }
 
 #[test]
-fn wear_is_arithmetic() {
+fn wear_is_computed_from_the_counters() {
     let figures = well();
     let wear = Wear::of(&figures);
     let near = |found: Option<f64>, expected: f64| {
@@ -688,7 +688,7 @@ fn wear_is_arithmetic() {
 }
 
 #[test]
-fn what_is_not_known_is_not_made_up() {
+fn unknown_figures_are_left_out() {
     let mut young = well();
     young.node.uptime_ms = 59_999;
     young.last_ten_minutes.span_ms = 59_999;

@@ -563,7 +563,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_rounded_and_grouped() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(digits(1234.6), "1,235");

@@ -14,28 +14,47 @@ const FIELDS: usize = 10;
 /// The most fields that a later version may have.
 const FIELDS_MAX: usize = 64;
 
-/// Figures since the store was made.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(default)]
-pub(crate) struct Totals {
+/// Defines the fields of [`Totals`], in the order of the file.
+macro_rules! totals {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Figures since the store was made.
+        #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+        #[serde(default)]
+        pub(crate) struct Totals {
+            $($(#[$doc])* pub(crate) $name: u64,)*
+        }
+
+        impl Totals {
+            fn fields(&self) -> [u64; FIELDS] {
+                [$(self.$name),*]
+            }
+
+            fn of_fields([$($name),*]: [u64; FIELDS]) -> Self {
+                Self { $($name),* }
+            }
+        }
+    };
+}
+
+totals! {
     /// Starts of a node on this store.
-    pub(crate) starts: u64,
+    starts,
     /// Total run time of nodes, in ms.
-    pub(crate) run_ms: u64,
+    run_ms,
     /// Bytes written to the device, and its flushes.
-    pub(crate) bytes_written: u64,
-    pub(crate) flushes: u64,
+    bytes_written,
+    flushes,
     /// Readings that became durable.
-    pub(crate) readings: u64,
+    readings,
     /// Readings deleted because of a limit, and to make room in a full store.
-    pub(crate) readings_expired: u64,
-    pub(crate) readings_dropped: u64,
+    readings_expired,
+    readings_dropped,
     /// Offers that a full store refused.
-    pub(crate) refused_full: u64,
+    refused_full,
     /// Bad input.
-    pub(crate) refused_input: u64,
+    refused_input,
     /// Steps of the wall clock.
-    pub(crate) clock_steps: u64,
+    clock_steps,
 }
 
 /// Why a file holds no totals.
@@ -55,48 +74,6 @@ pub(crate) enum TotalsError {
 }
 
 impl Totals {
-    fn fields(&self) -> [u64; FIELDS] {
-        [
-            self.starts,
-            self.run_ms,
-            self.bytes_written,
-            self.flushes,
-            self.readings,
-            self.readings_expired,
-            self.readings_dropped,
-            self.refused_full,
-            self.refused_input,
-            self.clock_steps,
-        ]
-    }
-
-    fn of_fields(fields: [u64; FIELDS]) -> Self {
-        let [
-            starts,
-            run_ms,
-            bytes_written,
-            flushes,
-            readings,
-            readings_expired,
-            readings_dropped,
-            refused_full,
-            refused_input,
-            clock_steps,
-        ] = fields;
-        Self {
-            starts,
-            run_ms,
-            bytes_written,
-            flushes,
-            readings,
-            readings_expired,
-            readings_dropped,
-            refused_full,
-            refused_input,
-            clock_steps,
-        }
-    }
-
     /// Returns these totals plus those of a run.
     pub(crate) fn plus(&self, run: &Self) -> Self {
         let mut sum = self.fields();

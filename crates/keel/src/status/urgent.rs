@@ -241,7 +241,8 @@ impl UrgentFigures {
             add(
                 "alarm_undelivered",
                 format!(
-                    "{alarms} times within the last ten minutes nobody was told that an alarm was raised or over{names}"
+                    "{} of alarms failed within the last ten minutes{names}",
+                    plural(alarms, "message or command", "messages or commands")
                 ),
             );
         }

@@ -18,66 +18,66 @@ const YEAR_DAYS: f64 = 365.25;
 const GIGABYTE: f64 = 1e9;
 const TERABYTE: f64 = 1e12;
 
-/// Counters at one moment of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sample {
-    pub(crate) uptime_ms: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) flushes: u64,
-    pub(crate) readings: u64,
-    pub(crate) refused_busy: u64,
-    pub(crate) refused_full: u64,
-    pub(crate) readings_dropped: u64,
-    pub(crate) refused_keys_max: u64,
-    pub(crate) refused_key_shared: u64,
-    pub(crate) listeners_failed: u64,
-    pub(crate) connections_refused: u64,
-    pub(crate) connections_made_room: u64,
-    pub(crate) clients_refused: u64,
-    pub(crate) writes_turned_away: u64,
-    pub(crate) deadline_misses_apart: u64,
-    pub(crate) forward_lost: u64,
-    pub(crate) forward_refused: u64,
-    pub(crate) alarms_undelivered: u64,
-    pub(crate) actuators_undelivered: u64,
-    pub(crate) refused_input: u64,
-    pub(crate) taken_input: u64,
+/// Defines the counters of [`Sample`] and [`Delta`].
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters at one moment of a run.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct Sample {
+            pub(crate) uptime_ms: u64,
+            $($(#[$doc])* pub(crate) $name: u64,)*
+        }
+
+        /// The increase of the counters within a time span.
+        #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+        #[serde(default)]
+        pub(crate) struct Delta {
+            /// The span in ms; it is shorter than its name says until the node has run that long.
+            pub(crate) span_ms: u64,
+            $($(#[$doc])* pub(crate) $name: u64,)*
+        }
+
+        impl Delta {
+            /// Returns the increase from one sample to a later one.
+            fn between(from: &Sample, to: &Sample) -> Self {
+                Self {
+                    span_ms: to.uptime_ms.saturating_sub(from.uptime_ms),
+                    $($name: to.$name.saturating_sub(from.$name),)*
+                }
+            }
+        }
+    };
 }
 
-/// The increase of the counters within a time span.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(default)]
-pub(crate) struct Delta {
-    /// The span in ms; it is shorter than its name says until the node has run that long.
-    pub(crate) span_ms: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) flushes: u64,
-    pub(crate) readings: u64,
-    pub(crate) refused_busy: u64,
-    pub(crate) refused_full: u64,
-    pub(crate) readings_dropped: u64,
+counters! {
+    bytes_written,
+    flushes,
+    readings,
+    refused_busy,
+    refused_full,
+    readings_dropped,
     /// Readings refused because there were `keys_max` keys, and because another series has their key.
-    pub(crate) refused_keys_max: u64,
-    pub(crate) refused_key_shared: u64,
+    refused_keys_max,
+    refused_key_shared,
     /// Failed accepts; line protocol connections that were refused, and those closed to make room for others.
-    pub(crate) listeners_failed: u64,
-    pub(crate) connections_refused: u64,
-    pub(crate) connections_made_room: u64,
+    listeners_failed,
+    connections_refused,
+    connections_made_room,
     /// Connections to the node's own socket that were refused.
-    pub(crate) clients_refused: u64,
+    clients_refused,
     /// Requests of HTTP writers, and connections that may have carried some, that were turned away.
-    pub(crate) writes_turned_away: u64,
+    writes_turned_away,
     /// Missed deadlines that no sampling period shows.
-    pub(crate) deadline_misses_apart: u64,
+    deadline_misses_apart,
     /// Readings deleted or damaged before they went upstream, and readings that could not be sent or were not accepted.
-    pub(crate) forward_lost: u64,
-    pub(crate) forward_refused: u64,
+    forward_lost,
+    forward_refused,
     /// Changes of alarms that were not delivered, and values that reached no actuator.
-    pub(crate) alarms_undelivered: u64,
-    pub(crate) actuators_undelivered: u64,
+    alarms_undelivered,
+    actuators_undelivered,
     /// Bad input, and good readings from the same sources.
-    pub(crate) refused_input: u64,
-    pub(crate) taken_input: u64,
+    refused_input,
+    taken_input,
 }
 
 /// The counters of the last ten minutes, one sample every 5 s; about 21 KiB.
@@ -116,43 +116,7 @@ impl Window {
         let mut newest_first = self.samples.iter().rev();
         let old = newest_first.find(|sample| sample.uptime_ms <= begin_ms);
         let from = old.or(self.samples.front()).copied().unwrap_or_default();
-        Delta {
-            span_ms: now.uptime_ms.saturating_sub(from.uptime_ms),
-            bytes_written: now.bytes_written.saturating_sub(from.bytes_written),
-            flushes: now.flushes.saturating_sub(from.flushes),
-            readings: now.readings.saturating_sub(from.readings),
-            refused_busy: now.refused_busy.saturating_sub(from.refused_busy),
-            refused_full: now.refused_full.saturating_sub(from.refused_full),
-            readings_dropped: now.readings_dropped.saturating_sub(from.readings_dropped),
-            refused_keys_max: now.refused_keys_max.saturating_sub(from.refused_keys_max),
-            refused_key_shared: now
-                .refused_key_shared
-                .saturating_sub(from.refused_key_shared),
-            listeners_failed: now.listeners_failed.saturating_sub(from.listeners_failed),
-            connections_refused: now
-                .connections_refused
-                .saturating_sub(from.connections_refused),
-            connections_made_room: now
-                .connections_made_room
-                .saturating_sub(from.connections_made_room),
-            clients_refused: now.clients_refused.saturating_sub(from.clients_refused),
-            writes_turned_away: now
-                .writes_turned_away
-                .saturating_sub(from.writes_turned_away),
-            deadline_misses_apart: now
-                .deadline_misses_apart
-                .saturating_sub(from.deadline_misses_apart),
-            forward_lost: now.forward_lost.saturating_sub(from.forward_lost),
-            forward_refused: now.forward_refused.saturating_sub(from.forward_refused),
-            refused_input: now.refused_input.saturating_sub(from.refused_input),
-            taken_input: now.taken_input.saturating_sub(from.taken_input),
-            alarms_undelivered: now
-                .alarms_undelivered
-                .saturating_sub(from.alarms_undelivered),
-            actuators_undelivered: now
-                .actuators_undelivered
-                .saturating_sub(from.actuators_undelivered),
-        }
+        Delta::between(&from, now)
     }
 
     /// Returns the increase within the last minute.

@@ -1,13 +1,13 @@
 //! `keel stream actions`: shows what was learned, and forgets it on request.
 
 use super::store_error::store_error;
-use crate::cli::StreamActionsArgs;
 use crate::error::CliError;
 use crate::mem_cmd::{hex, shown};
 use crate::output::Output;
+use clap::Args;
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stream::FileId;
 use stream::predict::paper::SEG_MAX;
@@ -19,7 +19,30 @@ use stream::store::{Store, StoreError};
 /// The modes that learn, with their names.
 const MODES: [(Mode, &str); 2] = [(Mode::Task, "task"), (Mode::Paper, "paper")];
 
-pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream actions plant.store\n  \
+    keel stream actions plant.store bin/plant --tenant hall --json\n  \
+    keel stream actions plant.store bin/plant --forget\n\n\
+    TASK is the path in the tree of the program that was run. BLOCKS is the number of blocks of 4 KiB that are sent\n\
+    ahead at its start.")]
+pub(crate) struct ActionsArgs {
+    /// Store
+    store: PathBuf,
+    /// Path of a task's program in the tree [default: all tasks; --forget needs one]
+    task: Option<PathBuf>,
+    /// Tenant [default: all tenants]
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Forget what was learned about TASK, for --tenant or for all tenants; stop the server first
+    #[arg(long, requires = "task")]
+    forget: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &ActionsArgs) -> Result<u8, CliError> {
     if let Some(tenant) = arguments.tenant.as_deref()
         && !learned::is_tenant(tenant)
     {
@@ -89,7 +112,7 @@ struct Listed {
 }
 
 fn list(
-    arguments: &StreamActionsArgs,
+    arguments: &ActionsArgs,
     version: u64,
     listed: &[Listed],
     out: &mut Output,
@@ -137,7 +160,7 @@ fn list(
 }
 
 fn said_forgotten(
-    arguments: &StreamActionsArgs,
+    arguments: &ActionsArgs,
     forgotten: usize,
     out: &mut Output,
 ) -> Result<(), CliError> {
@@ -157,7 +180,7 @@ fn said_forgotten(
 
 /// Returns the line that nothing was found. The store knows only tenants for which something was learned, so an unknown
 /// tenant is no error.
-fn nothing(arguments: &StreamActionsArgs) -> String {
+fn nothing(arguments: &ActionsArgs) -> String {
     let task = arguments.task.as_deref();
     let of = task.map(|task| format!(" of {}", shown(task.as_os_str().as_bytes())));
     let tenant = arguments.tenant.as_deref();
@@ -177,7 +200,7 @@ fn nothing(arguments: &StreamActionsArgs) -> String {
     )
 }
 
-fn tenants(arguments: &StreamActionsArgs, mode: Mode) -> Result<Vec<String>, CliError> {
+fn tenants(arguments: &ActionsArgs, mode: Mode) -> Result<Vec<String>, CliError> {
     let mut tenants =
         learned::tenants(&arguments.store, mode).map_err(|error| unreadable(&error))?;
     if let Some(wanted) = &arguments.tenant {

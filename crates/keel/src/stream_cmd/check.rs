@@ -1,16 +1,29 @@
 //! `keel stream check`: checks every byte of a store and reports the damage.
 
 use super::store_error::store_error;
-use crate::cli::StreamCheckArgs;
 use crate::error::{CliError, STATUS_FAILURE, one_line};
 use crate::mem_cmd::shown;
 use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
+use clap::Args;
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stream::publish::{self, CheckReport};
 
-pub(super) fn run(arguments: &StreamCheckArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream check plant.store && echo whole\n\n\
+    The command reads and decompresses everything; a server may continue. Exit status 1 if anything is damaged;\n\
+    each finding names files that need it.")]
+pub(crate) struct CheckArgs {
+    /// Store
+    store: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &CheckArgs) -> Result<u8, CliError> {
     let store = &arguments.store;
     let progress = Progress::start(format!("checking {}", store.display()));
     let report = publish::check(store, &mut |bytes| progress.add(bytes))

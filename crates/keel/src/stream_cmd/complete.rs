@@ -6,8 +6,8 @@
 //! run of 32 blocks. Therefore these runs are fetched completely, and a program that ran once starts without a network.
 //! The rest of the files is fetched only on request, because programs arrive only as far as they run.
 
-use crate::cli::StreamComplete;
 use crate::error::CliError;
+use clap::ValueEnum;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use stream::device::{Device, DeviceError};
@@ -22,8 +22,19 @@ const FAILED_PAUSE: Duration = Duration::from_secs(60);
 /// Blocks that are fetched between two checks for free space.
 const FETCHED_AT_ONCE: usize = 256;
 
+/// What a mount with a cache fetches when it is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompleteMode {
+    /// Nothing
+    None,
+    /// Blocks beside those that a task has read, which another start of the task may read
+    Near,
+    /// The whole of each file that a task has read
+    Files,
+}
+
 /// Starts a thread, which ends with the process.
-pub(super) fn start(device: Device, what: StreamComplete) -> Result<(), CliError> {
+pub(super) fn start(device: Device, what: CompleteMode) -> Result<(), CliError> {
     let thread = std::thread::Builder::new().name("stream-complete".to_owned());
     let run = move || {
         let mut done = Vec::new();
@@ -62,12 +73,12 @@ pub(super) fn start(device: Device, what: StreamComplete) -> Result<(), CliError
     Ok(())
 }
 
-fn complete(device: &Device, task: FileId, what: StreamComplete) -> Result<(), DeviceError> {
+fn complete(device: &Device, task: FileId, what: CompleteMode) -> Result<(), DeviceError> {
     let plan = device.plan(task)?;
     let blocks = match what {
-        StreamComplete::None => return Ok(()),
-        StreamComplete::Near => near(&plan, &|file| device.manifest().blocks(file)),
-        StreamComplete::Files => {
+        CompleteMode::None => return Ok(()),
+        CompleteMode::Near => near(&plan, &|file| device.manifest().blocks(file)),
+        CompleteMode::Files => {
             let files: BTreeSet<FileId> = plan.iter().map(|at| at.file).chain([task]).collect();
             let of_file = |file| {
                 let indexes = 0..device.manifest().blocks(file);
@@ -82,7 +93,7 @@ fn complete(device: &Device, task: FileId, what: StreamComplete) -> Result<(), D
         .collect();
     for chunk in missing.chunks(FETCHED_AT_ONCE) {
         // Blocks that may be read must not evict blocks that were read.
-        if what == StreamComplete::Near && !has_room(device, chunk.len()) {
+        if what == CompleteMode::Near && !has_room(device, chunk.len()) {
             break;
         }
         device.fetch(chunk, &mut |_, _| {})?;

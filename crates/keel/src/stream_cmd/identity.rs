@@ -1,23 +1,98 @@
 //! `keel stream identity`: an authority, the certificates that it signs, and the list of devices.
 
-use crate::cli::StreamIdentityCommand;
 use crate::error::{CliError, describe};
 use crate::output::Output;
+use clap::{Args, Subcommand};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stream::tls::{AUTHORITY_KEY_FILE, Authority, DEVICES_FILE, Device, TlsError};
 
-pub(super) fn run(command: &StreamIdentityCommand) -> Result<u8, CliError> {
-    match command {
-        StreamIdentityCommand::Authority { authority } => {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples, in this order for a new installation:\n  \
+    keel stream identity authority plant-authority\n  \
+    keel stream identity server plant-authority server --name plant.example\n  \
+    keel stream identity device plant-authority hall-7 --name hall-7\n  \
+    keel stream identity list plant-authority\n\n\
+    Then `keel stream serve --identity server`, and `keel stream mount --identity hall-7` with the folder copied to\n\
+    the device.")]
+pub(crate) struct IdentityArgs {
+    #[command(subcommand)]
+    command: IdentityCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IdentityCommand {
+    /// Make an authority, which signs the certificates of one installation
+    #[command(after_help = "Examples:\n  \
+        keel stream identity authority plant-authority\n\n\
+        Keep its folder where no device is: the owner of ca.key can admit any device.")]
+    Authority {
+        /// Folder to create
+        authority: PathBuf,
+    },
+    /// Make the certificate of a server
+    #[command(after_help = "Examples:\n  \
+        keel stream identity server plant-authority server --name plant.example --name 192.168.1.7\n\n\
+        Copy the folder to the server, and also the authority's file devices whenever it changes.")]
+    Server {
+        /// Folder of the authority
+        authority: PathBuf,
+        /// Folder to create
+        out: PathBuf,
+        /// Host name or address by which devices reach the server; may be repeated
+        #[arg(long = "name", required = true)]
+        names: Vec<String>,
+    },
+    /// Make the certificate of a device, and add it to the authority's list
+    #[command(after_help = "Examples:\n  \
+        keel stream identity device plant-authority hall-7 --name hall-7 --tenant hall\n\n\
+        Copy the folder to the device. Servers that read this list admit the device at once.")]
+    Device {
+        /// Folder of the authority
+        authority: PathBuf,
+        /// Folder to create
+        out: PathBuf,
+        /// Name of the device
+        #[arg(long)]
+        name: String,
+        /// Tenant of the device; its runs change only what the server prefetches for the same tenant
+        #[arg(long, default_value = "default")]
+        tenant: String,
+    },
+    /// List devices
+    #[command(after_help = "Examples:\n  \
+        keel stream identity list plant-authority\n\n\
+        The command prints one line for each device: name, tenant, fingerprint of the certificate.")]
+    List {
+        /// Folder of the authority
+        authority: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a device from the list; servers refuse it from its next connection on
+    #[command(after_help = "Examples:\n  \
+        keel stream identity revoke plant-authority hall-7\n\n\
+        Existing connections of the device stay until they end.")]
+    Revoke {
+        /// Folder of the authority
+        authority: PathBuf,
+        /// Name of the device
+        name: String,
+    },
+}
+
+pub(super) fn run(arguments: &IdentityArgs) -> Result<u8, CliError> {
+    match &arguments.command {
+        IdentityCommand::Authority { authority } => {
             Authority::new(authority).map_err(failure)?;
         }
-        StreamIdentityCommand::Server {
+        IdentityCommand::Server {
             authority,
             out,
             names,
         } => open(authority)?.issue_server(names, out).map_err(failure)?,
-        StreamIdentityCommand::Device {
+        IdentityCommand::Device {
             authority,
             out,
             name,
@@ -27,8 +102,8 @@ pub(super) fn run(command: &StreamIdentityCommand) -> Result<u8, CliError> {
                 .issue_device(name, tenant, out)
                 .map_err(failure)?;
         }
-        StreamIdentityCommand::List { authority, json } => list(authority, *json)?,
-        StreamIdentityCommand::Revoke { authority, name } => {
+        IdentityCommand::List { authority, json } => list(authority, *json)?,
+        IdentityCommand::Revoke { authority, name } => {
             open(authority)?.revoke(name).map_err(failure)?;
         }
     }

@@ -1,16 +1,30 @@
 //! `keel stream key`: makes a key for signing manifests.
 
 use super::store_error::publish_error;
-use crate::cli::StreamKeyArgs;
 use crate::error::CliError;
 use crate::output::Output;
+use clap::Args;
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use stream::publish::key;
 
-pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream key plant.key\n  \
+    keel stream pack /opt/plant plant.store --key plant.key\n\n\
+    The key itself stays where trees are published; devices get the public half (--publisher). Without this\n\
+    command, the first `keel stream pack` makes a key for the store.")]
+pub(crate) struct KeyArgs {
+    /// File to create; the public half is written beside it, with .pub after its name
+    file: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &KeyArgs) -> Result<u8, CliError> {
     let file = &arguments.file;
     let mut beside = file.clone().into_os_string();
     beside.push(".pub");

@@ -2,11 +2,12 @@
 
 use super::identity::failure;
 use super::storage::FlashStorage;
-use crate::cli::StreamLinkArgs;
+use crate::argument::size;
 use crate::config::{read_regular, without_mark};
 use crate::descriptors::too_few_behind;
 use crate::error::CliError;
 use crate::flash_cmd::open_alone;
+use clap::{ArgGroup, Args};
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,31 @@ use stream::device::{Cache, CacheError, Device, DeviceError, FailureKind, Publis
 use stream::manifest::PublicKey;
 use stream::tls;
 use stream::wire::Refusal;
+
+/// Options of the device's end of a connection.
+#[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("trust").required(true).args(["identity", "insecure"])))]
+pub(crate) struct LinkArgs {
+    /// Folder with this device's certificate
+    #[arg(long, value_name = "DIR")]
+    pub(super) identity: Option<PathBuf>,
+    /// Use no TLS and no certificates: only to a loopback address
+    #[arg(long)]
+    pub(super) insecure: bool,
+    /// Public key of the publisher, or a file that contains it [default: the key of the first manifest's signature,
+    /// from then on]
+    #[arg(long, value_name = "KEY")]
+    pub(super) publisher: Option<String>,
+    /// Directory, or image of a flash store, that keeps the received blocks
+    #[arg(long, value_name = "PLACE")]
+    pub(super) cache: Option<PathBuf>,
+    /// Maximum size of the cache, in bytes or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, requires = "cache")]
+    pub(super) cache_size: u64,
+    /// Folder for the highest version seen and the publisher's key; the cache notes them as well
+    #[arg(long, value_name = "DIR")]
+    pub(super) state: Option<PathBuf>,
+}
 
 /// Whether a command needs the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +58,7 @@ const KEY_FILE_BYTES_MAX: u64 = 4096;
 /// Returns the settings of a device that talks to `server`, with the cache opened.
 pub(super) fn settings(
     server: &str,
-    arguments: &StreamLinkArgs,
+    arguments: &LinkArgs,
     need: Need,
 ) -> Result<Settings, CliError> {
     let publisher = match &arguments.publisher {
@@ -57,7 +83,7 @@ pub(super) fn settings(
 }
 
 /// Checks the server's address before any attempt to connect.
-fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError> {
+fn check_server(server: &str, arguments: &LinkArgs) -> Result<(), CliError> {
     let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
     let is_in_brackets = host.starts_with('[') && host.ends_with(']');
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -91,7 +117,7 @@ fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError
 }
 
 /// Checks the arguments of the cache before anything is created.
-fn check_cache(arguments: &StreamLinkArgs) -> Result<(), CliError> {
+fn check_cache(arguments: &LinkArgs) -> Result<(), CliError> {
     let Some(place) = &arguments.cache else {
         return Ok(());
     };
@@ -127,7 +153,7 @@ fn check_cache(arguments: &StreamLinkArgs) -> Result<(), CliError> {
 
 /// Refuses a cache or notes in the directory that the mount covers: the directory would not be empty, and the mount
 /// would hide them.
-pub(super) fn check_places(directory: &Path, arguments: &StreamLinkArgs) -> Result<(), CliError> {
+pub(super) fn check_places(directory: &Path, arguments: &LinkArgs) -> Result<(), CliError> {
     let covered = whole_path(directory);
     let places = [("--cache", &arguments.cache), ("--state", &arguments.state)];
     for (option, place) in places {
@@ -188,7 +214,7 @@ fn open_cache(place: &Path, bytes_max: u64, need: Need) -> Result<Arc<dyn Cache>
 
 /// Warns of the cache's failures so far, and if any publisher is trusted. A missing reader of the warnings stops
 /// nothing.
-pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
+pub(super) fn warn(server: &str, arguments: &LinkArgs, device: &Device) {
     let mut out = std::io::stderr();
     if let (Some(place), Some(failure)) = (&arguments.cache, device.cache_failure()) {
         let place = place.display();
@@ -210,12 +236,12 @@ pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
 }
 
 /// Returns whether the publisher and the version seen are kept for the next start.
-pub(super) fn is_noted(arguments: &StreamLinkArgs, device: &Device) -> bool {
+pub(super) fn is_noted(arguments: &LinkArgs, device: &Device) -> bool {
     arguments.state.is_some() || (arguments.cache.is_some() && device.counters().notes_failed == 0)
 }
 
 /// Reports which publisher this device trusts from now on, if none was known before; or that it trusts any publisher.
-pub(super) fn tell_trust(server: &str, arguments: &StreamLinkArgs, device: &Device) {
+pub(super) fn tell_trust(server: &str, arguments: &LinkArgs, device: &Device) {
     let is_noted = is_noted(arguments, device);
     let mut out = std::io::stderr();
     let said = match device.first_seen() {
@@ -318,11 +344,7 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
 }
 
 /// Returns why a device did not start, or did not do what was requested.
-pub(super) fn device_error(
-    server: &str,
-    arguments: &StreamLinkArgs,
-    error: &DeviceError,
-) -> CliError {
+pub(super) fn device_error(server: &str, arguments: &LinkArgs, error: &DeviceError) -> CliError {
     if let Some(told) = too_few_behind(error) {
         return told;
     }
@@ -371,7 +393,7 @@ pub(super) fn device_error(
 }
 
 /// Returns where the version seen is noted.
-fn noted_in(arguments: &StreamLinkArgs) -> String {
+fn noted_in(arguments: &LinkArgs) -> String {
     match (&arguments.state, &arguments.cache) {
         (Some(folder), Some(cache)) => format!(
             "both notes of it, in {} (--state) and in the cache {}",

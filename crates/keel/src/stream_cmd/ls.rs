@@ -1,20 +1,41 @@
 //! `keel stream ls`: the versions of a store, and what a version holds.
 
 use super::store_error::store_error;
-use crate::cli::StreamLsArgs;
 use crate::error::CliError;
 use crate::mem_cmd::{hex, mode_text, shown};
 use crate::output::Output;
 use crate::progress::bytes_text;
 use crate::time_text::format_ms;
+use clap::Args;
 use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stream::FileId;
 use stream::manifest::{Kind, Manifest, Node};
 use stream::store::Store;
 
-pub(super) fn run(arguments: &StreamLsArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream ls plant.store                    the versions\n  \
+    keel stream ls plant.store bin -l\n  \
+    keel stream ls plant.store bin --of 3 --json")]
+pub(crate) struct LsArgs {
+    /// Store
+    store: PathBuf,
+    /// Directory or file in the store; without it, list the versions
+    path: Option<PathBuf>,
+    /// Number of the version [default: the newest]
+    #[arg(long = "of", value_name = "VERSION")]
+    version_wanted: Option<u64>,
+    /// Also print permission bits, owner, size and time
+    #[arg(short = 'l')]
+    long: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &LsArgs) -> Result<u8, CliError> {
     let failed = |error| store_error(&arguments.store, &error);
     if arguments.long && arguments.path.is_none() && arguments.version_wanted.is_none() {
         return Err(CliError::usage(
@@ -39,7 +60,7 @@ pub(super) fn run(arguments: &StreamLsArgs) -> Result<u8, CliError> {
     }
 }
 
-fn versions(arguments: &StreamLsArgs, store: &Store) -> Result<u8, CliError> {
+fn versions(arguments: &LsArgs, store: &Store) -> Result<u8, CliError> {
     let failed = |error| store_error(&arguments.store, &error);
     let mut out = Output::new();
     let mut values = Vec::new();
@@ -80,7 +101,7 @@ fn versions(arguments: &StreamLsArgs, store: &Store) -> Result<u8, CliError> {
     Ok(0)
 }
 
-fn files(arguments: &StreamLsArgs, manifest: &Manifest, path: &Path) -> Result<u8, CliError> {
+fn files(arguments: &LsArgs, manifest: &Manifest, path: &Path) -> Result<u8, CliError> {
     let bytes = path.as_os_str().as_bytes();
     let found = manifest
         .find(bytes)

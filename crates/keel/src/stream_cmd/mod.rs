@@ -19,12 +19,62 @@ mod status;
 mod storage;
 mod store_error;
 
-use crate::cli::StreamCommand;
 use crate::descriptors;
 use crate::error::CliError;
+use actions::ActionsArgs;
+use check::CheckArgs;
+use clap::{Args, Subcommand};
+use identity::IdentityArgs;
+use key::KeyArgs;
+use ls::LsArgs;
+use mount::MountArgs;
+use pack::PackArgs;
+use pin::PinArgs;
+use prune::PruneArgs;
+use serve::ServeArgs;
+use status::StatusArgs;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream pack /opt/plant plant.store\n  \
+    keel stream serve plant.store --listen 127.0.0.1:7007 --insecure\n  \
+    keel stream mount 127.0.0.1:7007 /mnt/plant --insecure\n  \
+    /mnt/plant/bin/plant\n\n\
+    docs/stream.md is a guide, from the first key to devices without a network.")]
+pub(crate) struct StreamArgs {
+    #[command(subcommand)]
+    command: StreamCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StreamCommand {
+    /// Make a key to sign manifests with
+    Key(KeyArgs),
+    /// Publish a directory tree; unchanged content is shared with what was published before
+    Pack(PackArgs),
+    /// List published versions and files
+    Ls(LsArgs),
+    /// Read everything in a store, and report what is damaged
+    Check(CheckArgs),
+    /// Drop old versions
+    Prune(PruneArgs),
+    /// Manage certificates of servers and devices
+    Identity(IdentityArgs),
+    /// Serve a store to devices
+    Serve(ServeArgs),
+    /// List or forget what was learned
+    Actions(ActionsArgs),
+    /// Mount a published tree as a directory, and run programs from it
+    Mount(MountArgs),
+    /// Fetch a task, or the whole tree, into the cache of this device before its first run
+    Pin(PinArgs),
+    /// Print figures of a mount
+    Status(StatusArgs),
+}
 
 /// Runs one command. Returns the exit status.
-pub(crate) fn run(command: &StreamCommand) -> Result<u8, CliError> {
+pub(crate) fn run(arguments: &StreamArgs) -> Result<u8, CliError> {
+    let command = &arguments.command;
     let opens_many = matches!(
         command,
         StreamCommand::Pack(_)
@@ -43,7 +93,7 @@ pub(crate) fn run(command: &StreamCommand) -> Result<u8, CliError> {
         StreamCommand::Ls(arguments) => ls::run(arguments),
         StreamCommand::Check(arguments) => check::run(arguments),
         StreamCommand::Prune(arguments) => prune::run(arguments),
-        StreamCommand::Identity(arguments) => identity::run(&arguments.command),
+        StreamCommand::Identity(arguments) => identity::run(arguments),
         StreamCommand::Serve(arguments) => serve::run(arguments),
         StreamCommand::Actions(arguments) => actions::run(arguments),
         StreamCommand::Mount(arguments) => mount::run(arguments),

@@ -1,13 +1,14 @@
 //! `keel stream mount`: a published tree as a directory, until it is unmounted or told to stop.
 
-use super::link::{self, Need};
-use crate::cli::{StreamComplete, StreamMountArgs};
+use super::complete::CompleteMode;
+use super::link::{self, LinkArgs, Need};
 use crate::error::CliError;
-use crate::mounting::{self, Stops, unmount_command};
+use crate::mounting::{self, StopSignals, unmount_command};
 use crate::output::{Output, counted};
 use crate::status::MountTraffic;
+use clap::Args;
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stream::device::{Device, DeviceError, FailureKind, Settings};
@@ -27,8 +28,58 @@ const CACHE_TOLD_MAX: usize = 8;
 /// The text in each failure for lack of room.
 const DISK_FULL: &str = "the disk is full";
 
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream mount 127.0.0.1:7007 /mnt/plant --insecure\n  \
+    keel stream mount plant.example:7007 /mnt/plant --identity device --publisher plant.key.pub\n  \
+    keel stream mount plant.example:7007 /mnt/plant --identity device --cache /var/cache/plant --complete=files\n\n\
+    The mount runs until `umount DIR`, Ctrl-C or SIGTERM. With --cache, a program that has run once runs again\n\
+    without a network. docs/semantics-stream.md lists what programs can do there.")]
+pub(crate) struct MountArgs {
+    /// Server, such as plant.example:7007
+    server: String,
+    /// Empty directory to mount the tree on
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Maximum number of blocks of 4 KiB that wait in memory until they are read; 0: none are pooled
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pool_pages: u32,
+    /// Have a thread allocate free pages for --pool-pages more blocks ahead of their use, as the paper's Allocator
+    /// does; without this option, used pages are taken again
+    #[arg(long)]
+    pool_filled: bool,
+    /// Number of connections to the server: up to 16, or `each` for one for each processor
+    #[arg(long, value_name = "N", default_value = "1")]
+    connections: String,
+    /// Timeout after which a program that waits for a block gets an error, in s, from 1 to 3600
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    deadline_s: u64,
+    /// What to fetch into the cache when the mount is idle; without a value `files`
+    #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(
+        default_value = "near",
+        default_missing_value = "files",
+        requires = "cache"
+    )]
+    complete: CompleteMode,
+    /// Give other users access
+    #[arg(long)]
+    allow_other: bool,
+    /// Show only this part of the tree, with everything in it; may be repeated [default: the whole tree]
+    #[arg(long = "only", value_name = "PATH")]
+    redirect: Vec<PathBuf>,
+    /// Interval between two lines of JSON with figures of the mount's reads, for a supervisor, in s, from 1 to 3600
+    #[arg(long = "figures", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    figures_s: Option<u32>,
+    /// Readahead of the kernel, in KiB; for comparisons
+    #[arg(long, value_name = "KIB", default_value_t = 0, hide = true)]
+    readahead_kb: u32,
+}
+
 /// Runs until the mount ends.
-pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
+pub(super) fn run(arguments: &MountArgs) -> Result<u8, CliError> {
     let directory = arguments.directory.as_path();
     let wrong = |error: MountError| match &error {
         MountError::Refused(text) if text.ends_with("is not in the tree") => CliError::usage(
@@ -72,17 +123,13 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         redirect: arguments.redirect.clone(),
         read_ahead_kib: arguments.readahead_kb,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::io("signals", &error))?;
-    runtime.block_on(async {
+    mounting::runtime()?.block_on(async {
         // Catch signals from here on: the parent may stop this process as soon as it is mounted.
-        let mut stops = Stops::heed()?;
+        let mut stops = StopSignals::catch()?;
         let starting = started(settings)?;
         let device = tokio::select! {
             device = starting => device.map_err(|_| CliError::failure("start", "has ended", "try again"))?,
-            signal = stops.which_comes() => return Ok(interrupted(signal)),
+            signal = stops.wait_number() => return Ok(interrupted(signal)),
         };
         let device = device
             .map_err(|error| link::device_error(&arguments.server, &arguments.link, &error))?;
@@ -95,11 +142,11 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         .map_err(wrong)?;
         link::warn(&arguments.server, &arguments.link, &device);
         say_ready(arguments, &device);
-        if arguments.link.cache.is_some() && arguments.complete != StreamComplete::None {
+        if arguments.link.cache.is_some() && arguments.complete != CompleteMode::None {
             super::complete::start(device.clone(), arguments.complete)?;
         }
         tokio::select! {
-            () = stops.come() => tell_running(directory, &device),
+            () = stops.wait() => tell_running(directory, &device),
             () = unmounted.notified() => {}
             () = tell_failures(arguments, &device) => {}
             () = print_figures(arguments.figures_s, &device) => {}
@@ -137,7 +184,7 @@ fn interrupted(signal: libc::c_int) -> u8 {
 
 /// Reports why there is no server, what the server cannot give, and failures of the cache: once for each reason, and
 /// when it is over. Never returns.
-async fn tell_failures(arguments: &StreamMountArgs, device: &Device) {
+async fn tell_failures(arguments: &MountArgs, device: &Device) {
     let server = arguments.server.as_str();
     let mut told: Option<FailureKind> = None;
     let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
@@ -233,7 +280,7 @@ fn tell_running(directory: &Path, device: &Device) {
     }
 }
 
-fn say_ready(arguments: &StreamMountArgs, device: &Device) {
+fn say_ready(arguments: &MountArgs, device: &Device) {
     let manifest = device.manifest();
     let mut out = Output::new();
     let said = out

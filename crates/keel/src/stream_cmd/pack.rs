@@ -1,15 +1,45 @@
 //! `keel stream pack`: publishes a tree.
 
 use super::store_error::publish_error;
-use crate::cli::StreamPackArgs;
 use crate::error::{CliError, one_line};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
+use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use stream::publish::{self, PackOptions, PackReport};
+use stream::publish::{self, PackOptions, PackReport, VERSION_MIN_MAX};
 
-pub(super) fn run(arguments: &StreamPackArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream pack /opt/plant plant.store\n  \
+    keel stream pack /srv/board-root board.store --key plant.key --level 12\n\n\
+    The command makes a new version if anything has changed; a running server serves it to mounts from then on.\n\
+    Only changed content takes space. A power cut at any moment leaves the new version or those before. Sockets,\n\
+    FIFOs and devices are left out.")]
+pub(crate) struct PackArgs {
+    /// Directory to publish
+    tree: PathBuf,
+    /// Store to publish into; created if absent
+    store: PathBuf,
+    /// Key to sign with [default: the key of the store, made at the first publication]
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Level of compression, from 1 to 19
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
+    level: i32,
+    /// Include other file systems that are mounted in the tree
+    #[arg(long)]
+    all_file_systems: bool,
+    /// Minimum number of the version; for a store that replaces a lost one, as devices refuse to go back
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=VERSION_MIN_MAX))]
+    version_min: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &PackArgs) -> Result<u8, CliError> {
     let store = &arguments.store;
     let options = PackOptions {
         level: arguments.level,

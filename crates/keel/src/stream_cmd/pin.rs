@@ -1,14 +1,14 @@
 //! `keel stream pin`: fetches what a task needs, or the whole tree, into the cache before the first run.
 
-use super::link::{self, Need};
-use crate::cli::StreamPinArgs;
+use super::link::{self, LinkArgs, Need};
 use crate::error::CliError;
 use crate::mem_cmd::shown;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
+use clap::{ArgGroup, Args};
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stream::block::block_bytes;
 use stream::device::cache::cache_bytes_for_lists;
 use stream::device::{Cache, CacheError, Device, DeviceError};
@@ -18,8 +18,33 @@ use stream::{BLOCK_BYTES, BlockAt, FileId};
 /// The most links on the way to a program, the same as the kernel's limit.
 const LINKS_MAX: u32 = 40;
 
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "keel stream pin <SERVER> <TASK|--all> --cache <PLACE> <--identity <DIR>|--insecure>"
+)]
+#[command(group(ArgGroup::new("what").required(true).args(["task", "all"])))]
+#[command(after_help = "Examples:\n  \
+    keel stream pin plant.example:7007 bin/plant --identity device --cache /var/cache/plant\n  \
+    keel stream pin plant.example:7007 --all --identity device --cache /var/cache/plant --cache-size 2G\n\n\
+    The command fetches what was learned about a task; of a task that has never run it fetches the program alone. A\n\
+    cache has one user at a time: unmount first. Exit status 1: not all of it is in the cache.")]
+pub(crate) struct PinArgs {
+    /// Server
+    server: String,
+    /// Path of the task's program in the tree
+    task: Option<PathBuf>,
+    /// Fetch the whole tree
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs the command. Returns 1 if some blocks are not in the cache.
-pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
+pub(super) fn run(arguments: &PinArgs) -> Result<u8, CliError> {
     let server = &arguments.server;
     if arguments.link.cache.is_none() {
         return Err(CliError::usage(
@@ -102,7 +127,7 @@ struct Pinned {
 fn pin(
     device: &Device,
     cache: Option<&dyn Cache>,
-    arguments: &StreamPinArgs,
+    arguments: &PinArgs,
 ) -> Result<Pinned, CliError> {
     let manifest = device.manifest();
     let (blocks, is_learned) = match &arguments.task {
@@ -170,7 +195,7 @@ fn pin(
 fn check_lists(
     device: &Device,
     cache: Option<&dyn Cache>,
-    arguments: &StreamPinArgs,
+    arguments: &PinArgs,
     blocks: &[BlockAt],
 ) -> Result<(), CliError> {
     let Some(max) = cache.and_then(Cache::lists_max) else {
@@ -252,7 +277,7 @@ fn parts(path: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn tell(arguments: &StreamPinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), CliError> {
+fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), CliError> {
     let mut out = Output::new();
     if arguments.json {
         out.json(&json!({

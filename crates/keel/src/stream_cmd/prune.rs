@@ -1,14 +1,31 @@
 //! `keel stream prune`: drops old versions.
 
 use super::store_error::publish_error;
-use crate::cli::StreamPruneArgs;
 use crate::error::CliError;
 use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
+use clap::Args;
 use serde_json::json;
+use std::path::PathBuf;
 use stream::publish;
 
-pub(super) fn run(arguments: &StreamPruneArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream prune plant.store --keep 3\n\n\
+    Mounts of a dropped version read on while their server runs. After its restart they get errors for blocks\n    \
+    that they do not have.")]
+pub(crate) struct PruneArgs {
+    /// Store
+    store: PathBuf,
+    /// Number of newest versions to keep
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keep: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &PruneArgs) -> Result<u8, CliError> {
     let store = &arguments.store;
     let progress = Progress::start(format!("pruning {}", store.display()));
     let keep = usize::try_from(arguments.keep).unwrap_or(usize::MAX);

@@ -1,21 +1,35 @@
 //! `keel stream status`: shows what a mount has done so far.
 
-use crate::cli::StreamStatusArgs;
 use crate::error::{CliError, one_line};
 use crate::mounting::mount_error;
 use crate::output::Output;
 use base::mount::answer_in_time;
+use clap::Args;
 use serde_json::Value;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stream_mount::COUNTERS_NAME;
 
 /// Bytes of the counters, at most: the kernel's limit of an attribute.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel stream status /mnt/plant\n  \
+    keel stream status /mnt/plant --json | jq .starts\n\n\
+    docs/stream.md explains each figure.")]
+pub(crate) struct StatusArgs {
+    /// Directory of the mount
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &StatusArgs) -> Result<u8, CliError> {
     let directory = arguments.directory.as_path();
     let text =
         answer_in_time(directory, attribute).map_err(|error| mount_error(directory, &error))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The disturbance of the bytes from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Fault {
     None,
     /// No bytes pass in either direction, without notice to the ends.
     Stall,
@@ -23,7 +23,7 @@ pub enum Trouble {
 }
 
 struct Shared {
-    trouble: Mutex<Trouble>,
+    fault: Mutex<Fault>,
     passed: AtomicU64,
     is_over: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
@@ -40,7 +40,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            trouble: Mutex::new(Trouble::None),
+            fault: Mutex::new(Fault::None),
             passed: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             open: Mutex::default(),
@@ -51,7 +51,7 @@ impl Proxy {
                 if theirs.is_over.load(Ordering::SeqCst) {
                     return;
                 }
-                if *theirs.trouble.lock().unwrap() == Trouble::Cut {
+                if *theirs.fault.lock().unwrap() == Fault::Cut {
                     continue;
                 }
                 if let Ok(server) = TcpStream::connect(server) {
@@ -67,12 +67,12 @@ impl Proxy {
         self.shared.passed.load(Ordering::SeqCst)
     }
 
-    pub fn set(&self, trouble: Trouble) {
-        let mut current = self.shared.trouble.lock().unwrap();
-        *current = trouble;
+    pub fn set(&self, fault: Fault) {
+        let mut current = self.shared.fault.lock().unwrap();
+        *current = fault;
         self.shared.passed.store(0, Ordering::SeqCst);
         drop(current);
-        if trouble == Trouble::Cut {
+        if fault == Fault::Cut {
             self.close_all();
         }
     }
@@ -116,14 +116,14 @@ fn copy(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_answer: bool
         }
         let mut closes = false;
         loop {
-            match *shared.trouble.lock().unwrap() {
-                Trouble::Stall if !shared.is_over.load(Ordering::SeqCst) => {}
-                Trouble::StallAfter(after)
+            match *shared.fault.lock().unwrap() {
+                Fault::Stall if !shared.is_over.load(Ordering::SeqCst) => {}
+                Fault::StallAfter(after)
                     if shared.passed.load(Ordering::SeqCst) >= after
                         && !shared.is_over.load(Ordering::SeqCst) => {}
-                trouble => {
+                fault => {
                     if is_answer {
-                        closes = spoil(shared, trouble, &mut buffer[..count]);
+                        closes = spoil(shared, fault, &mut buffer[..count]);
                     }
                     break;
                 }
@@ -139,15 +139,15 @@ fn copy(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_answer: bool
 }
 
 /// Applies the disturbance to bytes. Returns whether the connection must be closed.
-fn spoil(shared: &Shared, trouble: Trouble, bytes: &mut [u8]) -> bool {
+fn spoil(shared: &Shared, fault: Fault, bytes: &mut [u8]) -> bool {
     let count = bytes.len() as u64;
     let before = shared.passed.fetch_add(count, Ordering::SeqCst);
-    match trouble {
-        Trouble::Flip(at) if (before..before + count).contains(&at) => {
+    match fault {
+        Fault::Flip(at) if (before..before + count).contains(&at) => {
             bytes[(at - before) as usize] ^= 0x20;
             false
         }
-        Trouble::CloseAfter(at) => before + count > at,
+        Fault::CloseAfter(at) => before + count > at,
         _ => false,
     }
 }

@@ -1,9 +1,11 @@
 //! Keys and their values.
 
-use crate::failure::{Failure, KEEL_INVALID, guard};
+use crate::failure::{guard, of_client};
 use crate::handles::{KEYS, NODES};
 use crate::interface::keel_node;
-use crate::pointer::{self, check_optional, check_output, put};
+use crate::pointer;
+use c_interface::Failure;
+use c_interface::pointer::{buffer, check_optional, check_output, put};
 use libkeel::{Bytes, Key, Owned, Times};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn keel_open_key(
         check_output(key)?;
         // SAFETY: the header's rules for pointers.
         let name = unsafe { pointer::text(name, "name of the key")? };
-        let found = NODES.get(node.addr())?.key(name)?;
+        let found = NODES.get(node.addr())?.key(name).map_err(of_client)?;
         let handle = KEYS.insert(Arc::new(found))?;
         // SAFETY: checked above.
         unsafe { put(key, std::ptr::without_provenance_mut(handle)) };
@@ -180,7 +182,7 @@ unsafe fn read_float<T>(
 ) -> Result<(), Failure> {
     check_output(value)?;
     check_optional(times)?;
-    let (number, found) = KEYS.get(key.addr())?.float()?;
+    let (number, found) = KEYS.get(key.addr())?.float().map_err(of_client)?;
     // SAFETY: checked above.
     unsafe {
         put(value, number);
@@ -204,7 +206,7 @@ pub unsafe extern "C" fn keel_read(
         check_output(value)?;
         check_optional(times)?;
         // SAFETY: the header's rules for pointers.
-        let buffer = unsafe { pointer::buffer(buffer, buffer_bytes)? };
+        let buffer = unsafe { self::buffer(buffer, buffer_bytes)? };
         let (read, found) = typed(&*KEYS.get(key.addr())?, buffer)?;
         // SAFETY: checked above.
         unsafe {
@@ -217,7 +219,7 @@ pub unsafe extern "C" fn keel_read(
 
 /// Reads a value with its type, and its text or bytes into `buffer`.
 fn typed(key: &Key, buffer: &mut [u8]) -> Result<(keel_value, Times), Failure> {
-    let (found, times) = key.read()?;
+    let (found, times) = key.read().map_err(of_client)?;
     let mut read = keel_value::default();
     match &found {
         Owned::Float(number) => (read.kind, read.number) = (KEEL_FLOAT, *number),
@@ -247,7 +249,7 @@ fn fill(buffer: &mut [u8], bytes: &[u8], end: &[u8]) -> Result<usize, Failure> {
     let needed = bytes.len() + end.len();
     let Some(room) = buffer.get_mut(..needed) else {
         let text = format!("the value needs {needed} bytes; pass a longer buffer");
-        return Err(Failure::new(KEEL_INVALID, text));
+        return Err(Failure::invalid(text));
     };
     let (first, last) = room.split_at_mut(bytes.len());
     first.copy_from_slice(bytes);
@@ -286,11 +288,12 @@ unsafe fn look_at<T>(
     let Some(look) = look else {
         return Err(Failure::invalid("the function to look is NULL"));
     };
-    let ((), found) = KEYS.get(key.addr())?.with_bytes(|bytes| {
+    let looked = KEYS.get(key.addr())?.with_bytes(|bytes| {
         let view: *const Bytes<'_> = bytes;
         // SAFETY: the caller's function, with a view that is valid until it returns.
         unsafe { look(context, view.cast()) };
-    })?;
+    });
+    let ((), found) = looked.map_err(of_client)?;
     // SAFETY: checked above.
     unsafe { put(times, of(&found)) };
     Ok(())
@@ -320,7 +323,7 @@ pub unsafe extern "C" fn keel_read_ns(
         check_output(value)?;
         check_optional(times)?;
         // SAFETY: the header's rules for pointers.
-        let buffer = unsafe { pointer::buffer(buffer, buffer_bytes)? };
+        let buffer = unsafe { self::buffer(buffer, buffer_bytes)? };
         let (read, found) = typed(&*KEYS.get(key.addr())?, buffer)?;
         // SAFETY: checked above.
         unsafe {

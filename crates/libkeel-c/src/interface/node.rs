@@ -1,8 +1,9 @@
 //! Nodes.
 
-use crate::failure::guard;
+use crate::failure::{guard, of_client};
 use crate::handles::NODES;
-use crate::pointer::{self, check_output, put};
+use crate::pointer;
+use c_interface::pointer::{check_output, put};
 use libkeel::Node;
 use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -27,8 +28,8 @@ pub unsafe extern "C" fn keel_attach(socket: *const c_char, node: *mut *mut keel
         check_output(node)?;
         // SAFETY: the header's rules for pointers.
         let socket = unsafe { pointer::bytes(socket, "socket")? };
-        let attached = Node::attach(Path::new(OsStr::from_bytes(socket)))?;
-        let handle = NODES.insert(attached)?;
+        let attached = Node::attach(Path::new(OsStr::from_bytes(socket)));
+        let handle = NODES.insert(attached.map_err(of_client)?)?;
         // SAFETY: checked above.
         unsafe { put(node, std::ptr::without_provenance_mut(handle)) };
         Ok(())

@@ -1,10 +1,12 @@
 //! Periodic tasks.
 
-use crate::failure::{Failure, KEEL_BUSY, KEEL_INTERRUPTED, KEEL_OK, guard};
+use crate::failure::{KEEL_BUSY, KEEL_INTERRUPTED, KEEL_OK, guard, of_client};
 use crate::handles::{KEYS, NODES, SharedTask, TASKS};
 use crate::interface::ticket::{hand_out, time};
 use crate::interface::{keel_key, keel_node, keel_ticket};
-use crate::pointer::{self, check_optional, check_output, put};
+use crate::pointer;
+use c_interface::Failure;
+use c_interface::pointer::{check_optional, check_output, items, put};
 use libkeel::{Error, Key, Outcome, Task, TaskKind, TaskSpec, Ticket, Value};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -93,7 +95,7 @@ fn own(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
 /// Returns the locked task for a call that runs it; fails in a child after fork(), which must not run it.
 fn run_by_caller(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
     let task = own(task)?;
-    task.usable()?;
+    task.usable().map_err(of_client)?;
     Ok(task)
 }
 
@@ -113,10 +115,11 @@ pub unsafe extern "C" fn keel_make_task(
             )));
         }
         // SAFETY: the header's rules for pointers.
-        let spec = unsafe { pointer::items(spec, 1)? }[0];
+        let spec = unsafe { items(spec, 1)? }[0];
         // SAFETY: as above.
         let wanted = unsafe { spec.read()? };
-        let made = NODES.get(node.addr())?.periodic_task(wanted)?;
+        let made = NODES.get(node.addr())?.periodic_task(wanted);
+        let made = made.map_err(of_client)?;
         let handle = TASKS.insert(Arc::new(Mutex::new(made)))?;
         // SAFETY: checked above.
         unsafe { put(task, std::ptr::without_provenance_mut(handle)) };
@@ -131,7 +134,7 @@ impl keel_task_spec {
         // SAFETY: the caller's promise.
         let name = unsafe { pointer::text(self.name, "name of the task")? };
         // SAFETY: as above.
-        let cores = unsafe { pointer::items(self.cores, self.cores_count)? };
+        let cores = unsafe { items(self.cores, self.cores_count)? };
         if self.flags & !KEEL_FIRM != 0 {
             return Err(Failure::invalid(format!(
                 "the flags {:#x} mean nothing here",
@@ -227,7 +230,7 @@ unsafe fn put_value(
     check_optional(ticket)?;
     let task = self::task(task)?;
     let key = KEYS.get(key.addr())?;
-    let sent = send(&mut *own(&task)?, &key, value, time(at))?;
+    let sent = send(&mut *own(&task)?, &key, value, time(at)).map_err(of_client)?;
     // SAFETY: checked above, and else the header's rules for pointers.
     unsafe { hand_out(ticket, sent) }
 }

@@ -1,7 +1,8 @@
 //! Errors and versions.
 
-use crate::failure::{last_text, name_of};
-use crate::pointer::constant;
+use crate::failure::name_of;
+use c_interface::failure::last_text;
+use c_interface::pointer::constant;
 use std::ffi::{CStr, c_char};
 
 const VERSION: &CStr = constant(concat!(env!("CARGO_PKG_VERSION"), "\0"));

@@ -1,9 +1,11 @@
 //! Puts and their tickets.
 
-use crate::failure::{Failure, KEEL_LATE, guard};
+use crate::failure::{KEEL_LATE, guard, of_client};
 use crate::handles::{KEYS, TICKETS};
 use crate::interface::keel_key;
-use crate::pointer::{self, check_optional, put};
+use crate::pointer;
+use c_interface::Failure;
+use c_interface::pointer::{check_optional, put};
 use libkeel::{Error, Key, Ticket, Value};
 use std::ffi::c_char;
 use std::time::Duration;
@@ -48,7 +50,7 @@ unsafe fn put_value(
 ) -> Result<(), Failure> {
     check_optional(ticket)?;
     let key = KEYS.get(key.addr())?;
-    let sent = send(&key, value, time(at))?;
+    let sent = send(&key, value, time(at)).map_err(of_client)?;
     // SAFETY: checked above, and else the header's rules for pointers.
     unsafe { hand_out(ticket, sent) }
 }
@@ -211,7 +213,8 @@ pub unsafe extern "C" fn keel_wait(
                 Failure::new(KEEL_LATE, "the reading is not durable yet; wait for it")
             })?,
             ms => ticket.wait(Duration::from_millis(ms.into())),
-        }?;
+        };
+        let found = found.map_err(of_client)?;
         // SAFETY: checked above.
         unsafe { put(lsn, found) };
         Ok(())

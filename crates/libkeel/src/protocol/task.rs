@@ -17,7 +17,7 @@ pub const DECLARED_NS_MAX: u64 = 3_600_000_000_000;
 /// Greatest weight.
 pub const WEIGHT_MAX: f64 = 1000.0;
 
-/// Largest number of pairs of one [`Spread`]. Four such spreads fit a request, whatever their content.
+/// Largest number of pairs of one [`Spread`]. Four spreads of any content fit a request.
 pub const PAIRS_MAX: usize = 512;
 
 /// Request: this connection belongs to a periodic task from now on, until it ends.

@@ -69,8 +69,8 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// Returns the two fields of a request for a time: ms if they say it exactly, since nodes of earlier versions know no
-/// other field, else ns.
+/// Returns the two fields of a request for a time: ms if they say it exactly, else ns. Nodes of earlier versions know
+/// only ms.
 fn fields(time: Option<Time>) -> (Option<i64>, Option<Nanoseconds>) {
     match time {
         None => (None, None),

@@ -1,7 +1,7 @@
 //! Values in messages that JSON alone does not carry: the type that a put asks for, and the digits of large numbers.
 //!
-//! A put is written with a type only where an older node would store another number: such a node refuses the field,
-//! and every other put is the same for all nodes.
+//! A put is written with a type only where an older node would store another number. Such a node refuses the field.
+//! Every other put is the same for all nodes.
 
 use std::fmt;
 
@@ -48,8 +48,8 @@ pub struct PutValue {
 }
 
 impl PutValue {
-    /// Returns the value as clients put it: an integer that every double holds becomes a double, so that a key with 21
-    /// and 21.5 has one type, and any other stays an integer. `None` for a number that is not finite.
+    /// Returns the value as clients put it. An integer that a double holds exactly becomes a double, so that a key with
+    /// 21 and 21.5 has one type. Any other stays an integer. `None` for a number that is not finite.
     #[must_use]
     pub fn of(value: Value<'_>) -> Option<Self> {
         match value {

@@ -79,7 +79,7 @@ fn change_owner() {
 
 fn write_clears_setuid() {
     if !is_root() {
-        println!("skipped: write-clears-setuid: only root can act as somebody else");
+        println!("skipped: write-clears-setuid: only root can act as another user");
         return;
     }
     let mount = Mount::new();
@@ -123,7 +123,7 @@ fn utimens() {
     let path = mount.put("file", b"x");
     let file = File::options().write(true).open(&path).unwrap();
     let exact = UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
-    let early = UNIX_EPOCH - Duration::from_secs(1);
+    let early = UNIX_EPOCH - Duration::new(7, 1);
     let times = FileTimes::new().set_modified(exact).set_accessed(early);
     file.set_times(times).unwrap();
     let found = std::fs::metadata(&path).unwrap();
@@ -184,7 +184,7 @@ fn may(path: &Path, test: &str, works: bool) {
 
 fn other_users() {
     if !is_root() {
-        println!("skipped: other-users: only root can act as somebody else");
+        println!("skipped: other-users: only root can act as another user");
         return;
     }
     let mount = Mount::new();
@@ -212,7 +212,7 @@ fn other_users() {
 
 fn sticky() {
     if !is_root() {
-        println!("skipped: sticky: only root can act as somebody else");
+        println!("skipped: sticky: only root can act as another user");
         return;
     }
     let mount = Mount::new();

@@ -32,7 +32,7 @@ fn the_page_has_a_case_for_each_line_and_a_line_for_each_case() {
 }
 
 #[test]
-fn every_line_of_the_page_is_so() {
+fn every_line_of_the_page_holds() {
     if sharing::is_other_process() || !support::can_mount() {
         return;
     }

@@ -95,7 +95,11 @@ pub fn is_other_process() -> bool {
 /// Starts a process with a role. On return, it has reported that it is ready.
 fn start(role: &str, place: &Place) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sharing::the_other_process", "--nocapture"])
+        .args([
+            "--exact",
+            "sharing::the_other_process_plays_its_role",
+            "--nocapture",
+        ])
         .env(ROLE, role)
         .env("KEEL_VIEW_REGION", place.region())
         .env("KEEL_VIEW_DIRECTORY", place.directory())
@@ -118,7 +122,7 @@ fn kill(mut child: Child) {
 
 /// The roles of the processes that cases start.
 #[test]
-fn the_other_process() {
+fn the_other_process_plays_its_role() {
     let Some(role) = std::env::var_os(ROLE) else {
         return;
     };
@@ -236,7 +240,7 @@ fn open_elsewhere() {
     std::fs::remove_file(&path).unwrap();
     assert_eq!(mount.direct.region().orphans(), 1);
     mount.direct.sweep().unwrap();
-    assert_eq!(mount.direct.region().orphans(), 1, "somebody has it open");
+    assert_eq!(mount.direct.region().orphans(), 1, "a program has it open");
     kill(child);
     wait_for_orphans(&mount, 0);
 }

@@ -1,14 +1,12 @@
 //! Lanes and locks: dead writers, and locks without a holder.
 
 use crate::error::Result;
-use crate::inode::attribute;
 use crate::lane::{Lane, doing, word};
-use crate::layout::state;
-use crate::memory::WORDS_IN_LINE;
+use crate::layout::{attribute, state};
 use crate::open::entry;
 use crate::region::Region;
 
-use super::{CheckReport, Kind, is_live};
+use super::report::{CheckReport, Kind};
 
 /// The number of looks at a state that a live writer may cause for a moment: two words are not read at one moment.
 const LOOKS_MAX: u32 = 20;
@@ -56,7 +54,7 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
 fn reset(region: &Region, lane: Lane, report: &mut CheckReport) {
     let inode = region.lane_word(lane, word::INODE);
     let had_begun = region.lane_word(lane, word::STATE) != doing::NOTHING;
-    if had_begun && (1..region.layout.inode_count).contains(&inode) && is_live(region, inode) {
+    if had_begun && (1..region.layout.inode_count).contains(&inode) && region.is_live(inode) {
         report.lose(format!(
             "file {inode}: what a writer that is gone was writing into it; look whether it is as it should be"
         ));
@@ -64,9 +62,7 @@ fn reset(region: &Region, lane: Lane, report: &mut CheckReport) {
     region.set_lane_word(lane, word::STATE, doing::NOTHING);
     region.set_lane_word(lane, word::FREES, 0);
     region.set_lane_word(lane, word::INODE, 0);
-    for note in 0..WORDS_IN_LINE as u64 {
-        region.set_lane_word(lane, word::NOTES + note * 8, 0);
-    }
+    region.clear_notes(lane);
     region.set_lane_word(lane, word::OWNER, 0);
 }
 
@@ -144,7 +140,7 @@ pub(super) fn free_all(region: &Region) {
 }
 
 /// Open file descriptions that name a file that cannot be open: they would never be freed.
-fn senseless_descriptions(region: &Region) -> impl Iterator<Item = u64> {
+fn invalid_descriptions(region: &Region) -> impl Iterator<Item = u64> {
     (1..region.layout.description_count).filter(|description| {
         let at = region.layout.description(*description);
         is_so_for_long(|| {
@@ -156,7 +152,7 @@ fn senseless_descriptions(region: &Region) -> impl Iterator<Item = u64> {
 }
 
 pub(super) fn descriptions(region: &Region, report: &mut CheckReport) {
-    for description in senseless_descriptions(region) {
+    for description in invalid_descriptions(region) {
         let text = format!("open file description {description} describes nothing");
         report.find(
             Kind::Description,
@@ -167,7 +163,7 @@ pub(super) fn descriptions(region: &Region, report: &mut CheckReport) {
 }
 
 pub(super) fn free_descriptions(region: &Region) {
-    for description in senseless_descriptions(region) {
+    for description in invalid_descriptions(region) {
         let at = region.layout.description(description) + entry::CLAIM;
         let claim = region.memory.load(at);
         // Keep only the counter in the high half.

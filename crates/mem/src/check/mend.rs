@@ -4,17 +4,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::error::Result;
-use crate::inode::{Node, ROOT_INODE, attribute};
-use crate::layout::{PAGE_BYTES, PIECE_CLASSES, state};
+use crate::error::{Result, system_error};
+use crate::layout::{PAGE_BYTES, PIECE_CLASSES, attribute, state};
 use crate::memory::{give_back_pages, take_pages};
 use crate::names::{HEAD_BYTES, MORE_BYTES, cell, hash, pair, words_of};
+use crate::node::{Node, ROOT_INODE};
 use crate::region::Region;
 use crate::space::{Place, packed, piece_bytes};
 use crate::writer::Writer;
 
-use super::CheckReport;
 use super::names::{GENERATION_MAX, NameFound, NamesFound};
+use super::report::CheckReport;
 use super::space::{SpaceFound, Verdict, has_free, present_pages};
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -477,24 +477,20 @@ fn mend_memory(region: &Region, space: &SpaceFound, pool: u64) -> Result<()> {
             }
         }
     }
-    let failed = |source| crate::Error::System {
-        path: region.path.clone(),
-        what: "its memory cannot be put in order",
-        source,
-    };
+    let failed = system_error(&region.path, "its memory cannot be put in order");
     let mut end = 0;
     for (first, count) in &is_there {
         if *first > end {
-            give_back_pages(&region.file, end * PAGE_BYTES, first - end).map_err(failed)?;
+            give_back_pages(&region.file, end * PAGE_BYTES, first - end).map_err(&failed)?;
         }
         end = first + count;
     }
     let last = layout.file_bytes / PAGE_BYTES;
     if last > end {
-        give_back_pages(&region.file, end * PAGE_BYTES, last - end).map_err(failed)?;
+        give_back_pages(&region.file, end * PAGE_BYTES, last - end).map_err(&failed)?;
     }
     for (first, count) in is_there {
-        take_pages(&region.file, first * PAGE_BYTES, count).map_err(failed)?;
+        take_pages(&region.file, first * PAGE_BYTES, count).map_err(&failed)?;
     }
-    region.memory.sync_pages(&region.file).map_err(failed)
+    region.memory.sync_pages(&region.file).map_err(&failed)
 }

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::inode::{Node, ROOT_INODE, attribute};
-use crate::layout::{NAME_BYTES_MAX, state};
+use crate::layout::{NAME_BYTES_MAX, attribute, state};
 use crate::names::{
     CELL_BITS, HEAD_BYTES, MORE_BYTES, cell, check_name, hash, high, is_name, low, name_of, pair,
 };
+use crate::node::{Node, ROOT_INODE};
 use crate::region::Region;
 
-use super::{CheckReport, Kind, is_live};
+use super::list::follow;
+use super::report::{CheckReport, Kind};
 
 /// An upper limit of generations: no region ever has that many inodes.
 pub(super) const GENERATION_MAX: u64 = 1 << 62;
@@ -442,29 +443,19 @@ impl Looker<'_, '_> {
             children.entry(name.directory).or_default().push(number);
         }
         let mut dropped = HashSet::new();
-        let mut reached = HashSet::from([ROOT_INODE]);
-        let mut waiting = vec![ROOT_INODE];
+        let mut reached = HashSet::new();
         self.found.parents.insert(ROOT_INODE, ROOT_INODE);
-        while let Some(directory) = waiting.pop() {
-            for number in children.get(&directory).into_iter().flatten() {
-                let inode = self.found.names[*number].inode;
-                let is_new = reached.insert(inode);
-                if self.is_directory(inode) {
-                    if is_new {
-                        self.found.parents.insert(inode, directory);
-                        waiting.push(inode);
-                    } else {
-                        let text = format!("directory {inode} has two names");
-                        let at = self.region.layout.inode(inode);
-                        self.report.find(Kind::Name, at, text);
-                        let name = String::from_utf8_lossy(&self.found.names[*number].name);
-                        self.found.losses.push(format!(
-                            "the name {name} of directory {directory}: directory {inode} has another"
-                        ));
-                        dropped.insert(*number);
-                    }
-                }
-            }
+        for number in self.reach(ROOT_INODE, &children, &mut reached) {
+            let again = &self.found.names[number];
+            let (directory, inode) = (again.directory, again.inode);
+            let name = String::from_utf8_lossy(&again.name);
+            let loss =
+                format!("the name {name} of directory {directory}: directory {inode} has another");
+            self.found.losses.push(loss);
+            let text = format!("directory {inode} has two names");
+            let at = self.region.layout.inode(inode);
+            self.report.find(Kind::Name, at, text);
+            dropped.insert(number);
         }
         // A cycle of directories is not reachable: one of them is lost, and leads to the others.
         let directories: Vec<u64> = self
@@ -474,23 +465,8 @@ impl Looker<'_, '_> {
             .filter_map(|(inode, is_directory)| is_directory.then_some(*inode))
             .collect();
         for top in self.tops(&directories, &reached, &children) {
-            let mut waiting = vec![top];
-            reached.insert(top);
             self.lose(top);
-            while let Some(directory) = waiting.pop() {
-                for number in children.get(&directory).into_iter().flatten() {
-                    let inode = self.found.names[*number].inode;
-                    let is_new = reached.insert(inode);
-                    if self.is_directory(inode) {
-                        if is_new {
-                            self.found.parents.insert(inode, directory);
-                            waiting.push(inode);
-                        } else {
-                            dropped.insert(*number);
-                        }
-                    }
-                }
-            }
+            dropped.extend(self.reach(top, &children, &mut reached));
         }
         let lost: Vec<u64> = self
             .found
@@ -512,6 +488,34 @@ impl Looker<'_, '_> {
             number += 1;
             !dropped.contains(&(number - 1))
         });
+    }
+
+    /// Walks from a directory. Returns the names of directories that were reached before by another name.
+    fn reach(
+        &mut self,
+        top: u64,
+        children: &HashMap<u64, Vec<usize>>,
+        reached: &mut HashSet<u64>,
+    ) -> Vec<usize> {
+        let mut again = Vec::new();
+        let mut waiting = vec![top];
+        reached.insert(top);
+        while let Some(directory) = waiting.pop() {
+            for number in children.get(&directory).into_iter().flatten() {
+                let inode = self.found.names[*number].inode;
+                let is_new = reached.insert(inode);
+                if !self.is_directory(inode) {
+                    continue;
+                }
+                if is_new {
+                    self.found.parents.insert(inode, directory);
+                    waiting.push(inode);
+                } else {
+                    again.push(*number);
+                }
+            }
+        }
+        again
     }
 
     /// Directories that cannot be reached; those without any name come first.
@@ -604,41 +608,35 @@ impl Looker<'_, '_> {
         self.report.names = self.found.names.len() as u64;
     }
 
-    /// Follows the list of free inodes, as far as it is valid.
-    fn follow_free_inodes(&mut self) {
+    /// Follows the list of free inodes. Returns those on it, as far as it is valid, and whether it is valid to its end.
+    fn free_list(&self) -> (HashSet<u64>, bool) {
         let region = self.region;
         let fresh = region.memory.load(state::FRESH_INODE);
-        let mut next = region.memory.load(state::FREE_INODE);
-        while let Some(inode) = next.checked_sub(1) {
-            let is_free = (1..fresh.min(region.layout.inode_count)).contains(&inode)
-                && !is_live(region, inode);
-            if !is_free || !self.free.insert(inode) {
-                break;
-            }
-            next = self.attribute(inode, attribute::PARENT);
-        }
+        let used = 1..fresh.min(region.layout.inode_count);
+        follow(region.memory.load(state::FREE_INODE), |inode| {
+            let is_free = used.contains(&inode) && !region.is_live(inode);
+            is_free.then(|| self.attribute(inode, attribute::PARENT))
+        })
+    }
+
+    fn follow_free_inodes(&mut self) {
+        let fresh = self.region.memory.load(state::FRESH_INODE);
+        self.free = self.free_list().0;
         // The other inodes were never allocated.
-        self.free.extend(fresh.max(1)..region.layout.inode_count);
+        self.free
+            .extend(fresh.max(1)..self.region.layout.inode_count);
     }
 
     fn free_inodes(&mut self) {
         let region = self.region;
-        let count = region.layout.inode_count;
         let fresh = region.memory.load(state::FRESH_INODE);
-        let mut free = HashSet::new();
-        let mut next = region.memory.load(state::FREE_INODE);
-        let mut is_right = (1..=count).contains(&fresh);
-        while let Some(inode) = next.checked_sub(1) {
-            let is_free = (1..fresh.min(count)).contains(&inode) && !is_live(region, inode);
-            if !is_free || !free.insert(inode) {
-                is_right = false;
-                break;
-            }
-            next = self.attribute(inode, attribute::PARENT);
-        }
+        let (free, is_whole) = self.free_list();
         let used = self.found.inodes.len() as u64;
         let highest = self.found.inodes.keys().next_back().copied().unwrap_or(0);
-        is_right &= highest < fresh && used + free.len() as u64 + 1 == fresh;
+        let is_right = is_whole
+            && (1..=region.layout.inode_count).contains(&fresh)
+            && highest < fresh
+            && used + free.len() as u64 + 1 == fresh;
         if !is_right || region.memory.load(state::INODES) != used {
             let text = "the list of free inodes does not agree with those in use";
             self.report.find(Kind::Free, state::FREE_INODE, text);
@@ -657,23 +655,14 @@ impl Looker<'_, '_> {
 
     fn orphans(&mut self) {
         let region = self.region;
-        let mut listed = HashSet::new();
         let mut before = 0;
-        let mut next = region.memory.load(state::FIRST_ORPHAN);
-        let mut is_right = true;
-        while let Some(inode) = next.checked_sub(1) {
-            let is_orphan = self.found.orphans.contains(&inode);
-            if !is_orphan
-                || self.attribute(inode, attribute::ORPHAN_BEFORE) != before
-                || !listed.insert(inode)
-            {
-                is_right = false;
-                break;
-            }
+        let (listed, is_whole) = follow(region.memory.load(state::FIRST_ORPHAN), |inode| {
+            let is_next = self.found.orphans.contains(&inode)
+                && self.attribute(inode, attribute::ORPHAN_BEFORE) == before;
             before = inode + 1;
-            next = self.attribute(inode, attribute::NEXT_ORPHAN);
-        }
-        is_right &= listed.len() == self.found.orphans.len();
+            is_next.then(|| self.attribute(inode, attribute::NEXT_ORPHAN))
+        });
+        let is_right = is_whole && listed.len() == self.found.orphans.len();
         if !is_right || region.memory.load(state::ORPHANS) != listed.len() as u64 {
             let text = "the list of deleted files does not agree with those that are";
             self.report.find(Kind::Free, state::FIRST_ORPHAN, text);
@@ -684,19 +673,16 @@ impl Looker<'_, '_> {
         let region = self.region;
         let count = region.layout.cell_count;
         let fresh = region.memory.load(state::FRESH_CELL);
-        let mut free = HashSet::new();
-        let mut next = region.memory.load(state::FREE_CELL);
-        let mut is_right = fresh <= count;
-        while let Some(cell) = next.checked_sub(1) {
-            let is_free = cell < fresh.min(count) && !self.used.contains(&cell);
-            if !is_free || !free.insert(cell) {
-                is_right = false;
-                break;
+        let mut are_plain = true;
+        let (free, is_whole) = follow(region.memory.load(state::FREE_CELL), |cell| {
+            if cell >= fresh.min(count) || self.used.contains(&cell) {
+                return None;
             }
             let link = self.cell(cell, cell::LINK_INODE);
-            next = link;
-            is_right &= link == pair(low(link), 0);
-        }
+            are_plain &= link == pair(low(link), 0);
+            Some(link)
+        });
+        let mut is_right = is_whole && are_plain && fresh <= count;
         let used = self.used.len() as u64;
         is_right &= self.used.iter().all(|cell| *cell < fresh);
         is_right &= used + free.len() as u64 == fresh;

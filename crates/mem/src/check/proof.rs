@@ -8,8 +8,7 @@ use base::sim::Random;
 
 use super::tests::{FILE, Scratch, fill, inode_of, some_value, some_word};
 use super::*;
-use crate::inode::attribute;
-use crate::layout::INODE_BYTES;
+use crate::layout::{INODE_BYTES, attribute};
 use crate::{Attachment, Credentials, Last, NewInode, Node, PathBuffer, ROOT_INODE, Walked};
 
 const USER: Credentials<'_> = Credentials {
@@ -328,7 +327,7 @@ fn a_superblock_that_was_written_over_is_worked_out() {
 fn a_region_of_another_format_is_not_mended() {
     let scratch = Scratch::new();
     let region = made(&scratch);
-    let mut bytes = crate::region::encode(region.layout(), crate::Flush::None);
+    let mut bytes = crate::superblock::encode(region.layout(), crate::Flush::None);
     bytes[8] = 9;
     let checksum = crc32c::crc32c(&bytes[..60]);
     bytes[60..].copy_from_slice(&checksum.to_le_bytes());

@@ -1,16 +1,16 @@
 //! Memory: which file has which piece, slot and pages, and what the maps say.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsRawFd;
 use std::os::linux::fs::MetadataExt;
 
-use crate::inode::attribute;
-use crate::layout::{PAGE_BYTES, PIECE_CLASSES, state};
+use crate::layout::{PAGE_BYTES, PIECE_CLASSES, attribute, state};
 use crate::region::{Backing, Region};
 use crate::space::{Place, packed, piece_bytes};
 
+use super::list::follow;
 use super::names::NamesFound;
-use super::{CheckReport, Kind};
+use super::report::{CheckReport, Kind};
 
 /// The repair of a file that conflicts with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,21 +303,18 @@ impl Looker<'_, '_> {
                 .filter(|(_, found)| found.class == class && has_free(found))
                 .map(|(page, _)| *page)
                 .collect();
-            let mut listed = HashSet::new();
             let mut before = 0;
-            let mut next = self.region.memory.load(list_at);
             let mut is_right = true;
-            while let Some(page) = next.checked_sub(1) {
-                if !right.contains(&page) || !listed.insert(page) {
-                    is_right = false;
-                    break;
+            let (listed, is_whole) = follow(self.region.memory.load(list_at), |page| {
+                if !right.contains(&page) {
+                    return None;
                 }
                 let map = layout.packed_map(page);
                 is_right &= self.region.memory.load(map + packed::BEFORE) == before;
                 before = page + 1;
-                next = self.region.memory.load(map + packed::NEXT);
-            }
-            if !is_right || listed.len() != right.len() {
+                Some(self.region.memory.load(map + packed::NEXT))
+            });
+            if !is_whole || !is_right || listed.len() != right.len() {
                 let text = format!(
                     "the list of pages with free pieces of {} bytes does not agree with them",
                     piece_bytes(class)

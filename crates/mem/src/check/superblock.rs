@@ -7,16 +7,16 @@ use std::fs::{File, OpenOptions};
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, system_error};
 use crate::flush::Flush;
-use crate::inode::{Node, ROOT_INODE, attribute};
-use crate::layout::{INODE_BYTES, Layout, PAGE_BYTES};
+use crate::layout::{INODE_BYTES, Layout, PAGE_BYTES, attribute};
 use crate::memory::Memory;
-use crate::region::{
-    MAGIC, SUPERBLOCK_BYTES, decode, encode, format_version, made_of, options_of, system_error,
+use crate::node::{Node, ROOT_INODE};
+use crate::superblock::{
+    MAGIC, SUPERBLOCK_BYTES, decode, encode, format_version, made_of, options_of,
 };
 
-use super::{Finding, Kind};
+use super::report::{Finding, Kind};
 
 type Bytes = [u8; SUPERBLOCK_BYTES];
 

@@ -8,8 +8,7 @@ use base::sim::Random;
 
 use super::*;
 use crate::checkpoint;
-use crate::inode::attribute;
-use crate::layout::PAGE_BYTES;
+use crate::layout::{PAGE_BYTES, attribute};
 use crate::{NewInode, ROOT_INODE, RegionOptions};
 
 pub(super) const FILE: NewInode = NewInode {
@@ -242,7 +241,7 @@ fn each_kind_of_damage_is_found_and_mended() {
 }
 
 #[test]
-fn what_has_lost_its_name_is_in_lost_and_found() {
+fn a_file_that_lost_its_name_is_in_lost_and_found() {
     let scratch = Scratch::new();
     let region = scratch.region();
     fill(&region);

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_what_is_damaged_is_no_panic() {
+    fn records_are_read_as_written_and_damaged_ones_cause_no_panic() {
         let records = records();
         let mut group = Vec::new();
         records.iter().for_each(|record| record.encode(&mut group));

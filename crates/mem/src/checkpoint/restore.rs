@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::error::Error;
 use crate::flush::Flush;
-use crate::inode::{NewInode, ROOT_INODE, attribute};
-use crate::layout::{RegionOptions, state};
+use crate::inode::NewInode;
+use crate::layout::{RegionOptions, attribute, state};
+use crate::node::ROOT_INODE;
 use crate::writer::Writer;
 
 use super::archive::{Archive, Table};

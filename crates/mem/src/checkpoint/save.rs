@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::error::Error;
-use crate::inode::{Attributes, Node, attribute};
-use crate::layout::{PAGE_BYTES, state};
+use crate::inode::Attributes;
+use crate::layout::{PAGE_BYTES, attribute, state};
+use crate::node::Node;
 use crate::region::Region;
 use crate::space::Place;
 use crate::writer::Writer;

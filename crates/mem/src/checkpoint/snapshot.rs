@@ -7,9 +7,10 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::error::{Error, Result};
-use crate::inode::{Attributes, ROOT_INODE, attribute};
-use crate::layout::{CELL_BYTES, INODE_BYTES, state};
+use crate::inode::Attributes;
+use crate::layout::{CELL_BYTES, INODE_BYTES, attribute, state};
 use crate::names::{Table, cell, high, low, name_of};
+use crate::node::ROOT_INODE;
 use crate::region::Region;
 use crate::writer::Writer;
 

@@ -40,9 +40,9 @@ impl StorageError {
     }
 }
 
-/// Named files that only grow. A power cut may lose the bytes that were appended to a file since the last
-/// [`sync`](Self::sync), from some byte on, but nothing else. A file created since then may be gone, and a file deleted
-/// since then may exist again.
+/// Named files that only grow. A power cut may lose the end of what was appended to a file since the last
+/// [`sync`](Self::sync), but no other bytes. A file created since then may be gone, and a file deleted since then may
+/// exist again.
 pub trait Storage {
     /// Visits the names of all files, with their length in bytes.
     ///

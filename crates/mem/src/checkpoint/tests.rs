@@ -107,7 +107,7 @@ fn restored(storage: &mut MemoryStorage) -> (BTreeMap<String, Seen>, RestoreRepo
 }
 
 #[test]
-fn what_is_left_out_is_not_there_afterwards_and_its_changes_cost_nothing() {
+fn a_file_left_out_is_not_restored_and_its_changes_cost_nothing() {
     let scratch = Scratch::new();
     let region = scratch.region(48 << 20);
     let writer = region.writer().unwrap();
@@ -249,7 +249,7 @@ fn only_what_has_changed_is_written() {
 }
 
 #[test]
-fn what_is_no_longer_needed_goes() {
+fn old_checkpoint_files_are_removed_when_no_longer_needed() {
     let scratch = Scratch::new();
     let region = scratch.region(32 << 20);
     let writer = region.writer().unwrap();

@@ -10,12 +10,13 @@ use base::sim::Random;
 use crate::attach::Attachment;
 use crate::check::check;
 use crate::flush::Flush;
-use crate::inode::{NewInode, ROOT_INODE, attribute};
+use crate::inode::NewInode;
 use crate::lane::{SLEEPERS, word};
 use crate::layout::{
-    DESCRIPTION_BYTES, INODE_BYTES, LANE_BYTES, Layout, PAGE_BYTES, RegionOptions, state,
+    DESCRIPTION_BYTES, INODE_BYTES, LANE_BYTES, Layout, PAGE_BYTES, RegionOptions, attribute, state,
 };
 use crate::memory::{LINE_BYTES, give_back_pages, take_pages};
+use crate::node::ROOT_INODE;
 use crate::region::Region;
 use crate::writer::Writer;
 
@@ -341,7 +342,7 @@ impl Scene {
         let (image, present) = image(&self.stage);
         let mut model = Model::new(image, present);
         self.stage.memory.recorder.start();
-        let recovered = self.stage.enter_run(crate::region::Senseless::Refused);
+        let recovered = self.stage.enter_run(crate::run::InvalidLog::Refused);
         self.stage.memory.recorder.stop();
         let events = self.stage.memory.recorder.take();
         recovered.map_err(|error| error.to_string())?;
@@ -518,7 +519,7 @@ fn recover(region: &Region, death: Death) -> Result<View, String> {
     let text = |error: crate::Error| error.to_string();
     match death {
         Death::Machine => region
-            .enter_run(crate::region::Senseless::Refused)
+            .enter_run(crate::run::InvalidLog::Refused)
             .map_err(text)?,
         Death::Process => drop(region.settle_dead_lanes().map_err(text)?),
     }

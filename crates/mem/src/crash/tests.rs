@@ -1,9 +1,11 @@
 //! Tests with calls of every kind, in which a machine or a process dies, and the conditions that must hold then.
 
-use crate::bytes::{At, Logging, UNCACHED_FILE_BYTES};
+use crate::bytes::{At, UNCACHED_FILE_BYTES};
 use crate::flush::Flush;
-use crate::inode::{Attributes, NewInode, ROOT_INODE};
+use crate::inode::{Attributes, NewInode};
 use crate::layout::PAGE_BYTES;
+use crate::logging::Logging;
+use crate::node::ROOT_INODE;
 use crate::writer::{Changes, Rename, Writer};
 
 use super::Event;
@@ -502,7 +504,7 @@ fn record(scene: &Scene, actions: &[Action]) -> Vec<Call> {
 }
 
 /// Prints the number of states for the summary of all tests (scripts/test-report.py), and checks that it has not
-/// shrunk: the minimum is about a tenth below the number of today.
+/// shrunk. The minimum is about a tenth below the measured number.
 fn count(states: u64, states_min: u64) {
     println!("crash states: {states}");
     assert!(states >= states_min, "the test explores too little");
@@ -567,7 +569,7 @@ fn a_process_is_killed_after_each_store_of_every_call() {
     count(states, 2_900);
 }
 
-/// Leaves out each write-back and each fence of the calls, one at a time, and lets the machine crash in that call and
+/// Leaves out each write-back and each fence of the calls, one at a time. The machine then crashes in that call and in
 /// the next one. Returns the events whose absence the test does not detect.
 fn not_missed(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]) -> Vec<String> {
     let mut scene = Scene::new(name, Flush::CacheLines, samples());
@@ -733,7 +735,7 @@ fn calls_write_back_and_wait_as_often_as_they_must() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 #[test]
-fn what_is_stored_through_a_mapping_is_durable_once_it_is_synchronised() {
+fn a_store_through_a_mapping_is_durable_once_it_is_synchronised() {
     let scene = Scene::new("mapped", Flush::CacheLines, 0);
     prepare(&scene, None);
     let file = scene.region().look_up(ROOT_INODE, b"mapped").unwrap();

@@ -32,7 +32,7 @@ fn a_removed_directory_keeps_its_description_while_it_is_open() {
         }
         let swept = here.sweep().unwrap();
         assert_eq!((swept.descriptions, swept.stubs), (0, 0), "{replaces}");
-        // Who still has its attributes cannot open it, and does not disturb those who have it open.
+        // A caller that still has its attributes cannot open it, and does not disturb processes that have it open.
         let again = here.open_description(&made, libc::O_RDONLY);
         assert!(matches!(again, Err(Error::NotFound)));
         assert_eq!(here.sweep().unwrap().descriptions, 0, "{replaces}");

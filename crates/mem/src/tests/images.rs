@@ -123,15 +123,15 @@ fn a_program_frees_the_lanes_of_its_predecessor() {
     assert_eq!(region.lanes_taken(), 0);
 }
 
-/// Otherwise the program may look for the lanes of its predecessor while another process has taken one of them over,
-/// and that process then finds it alive.
+/// Otherwise the program may search for the lanes of its predecessor while another process has taken one of them over.
+/// That process would then find the program alive.
 #[test]
 fn no_program_maps_the_region_while_a_lane_is_taken_over() {
     let scratch = Scratch::new("images-mapping");
     let region = scratch.region(16 << 20);
     let settler = File::open(&scratch.path).unwrap();
     let taking_over = FileLock::try_alone(&settler).unwrap();
-    // A process that keeps the lock is named; it stops nobody for ever.
+    // The error names the lock that another process keeps; no process waits for it forever.
     let refused = Region::open(&scratch.path, true).map(drop).unwrap_err();
     assert!(refused.to_string().contains("locked"), "{refused}");
     assert!(region.memory.is_only_mapping());
@@ -155,7 +155,7 @@ fn an_invalid_log_of_the_predecessor_refuses_no_region_and_goes_to_nobody() {
         panic!("{}", again(test, "second", region.path()).exec());
     }
     if let Some(region) = in_role("second") {
-        let me = crate::lane::Owner::current().unwrap().as_word();
+        let me = crate::owner::Owner::current().unwrap().as_word();
         for lane in [0, 1].map(Lane) {
             let owner = region.lane_word(lane, word::OWNER);
             assert!(owner != 0 && owner != me && !region.is_alive(owner));
@@ -208,7 +208,7 @@ fn a_region_is_not_lost_to_a_process_that_dies_while_it_enters() {
     drop(writer);
 }
 
-/// A process without a lane may have a file open, whatever its namespace.
+/// A process without a lane may have a file open, in any namespace.
 #[test]
 fn open_files_stay_open_when_another_namespace_enters() {
     let scratch = Scratch::new("images-open");
@@ -265,16 +265,16 @@ fn a_reader_does_not_wait_without_end_for_a_writer_of_another_namespace() {
 }
 
 #[test]
-fn who_takes_the_first_lane_late_is_refused_if_another_namespace_came_first() {
+fn a_first_lane_is_refused_if_another_namespace_came_first() {
     let scratch = Scratch::new("images-namespace");
     let region = scratch.region(16 << 20);
     let own = region.memory.load(state::NAMESPACE);
-    // A process of another namespace has entered, since nobody had a lane.
+    // A process of another namespace has entered, since no process had a lane.
     region.memory.store(state::NAMESPACE, own + 1);
     let refused = region.writer();
     assert!(matches!(refused, Err(Error::Namespace { .. })));
     assert_eq!(region.lanes_taken(), 0);
-    // The other way round: this process enters, unless somebody has a lane.
+    // The other way round: this process enters, unless another process has a lane.
     let other = Region::open(&scratch.path, true).unwrap();
     assert_eq!(region.memory.load(state::NAMESPACE), own);
     let writer = other.writer().unwrap();

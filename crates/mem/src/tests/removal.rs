@@ -1,4 +1,4 @@
-//! Files that are removed while somebody reads them in place, or while the kernel refuses what that needs.
+//! Files that are removed while a process reads them in place, or while the kernel refuses a call that this needs.
 
 use super::*;
 use crate::Attachment;

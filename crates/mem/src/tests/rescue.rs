@@ -1,9 +1,9 @@
-//! Tests of what readers may accept as whole while a rescuer finishes or undoes the write of a dead writer.
+//! Tests of the bytes that readers accept while another process finishes or undoes the write of a dead writer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use crate::inode::attribute;
+use crate::layout::attribute;
 use crate::memory::Killed;
 use crate::space::Place;
 use crate::{Logging, ROOT_INODE, Region};
@@ -26,7 +26,7 @@ fn dies_at(region: &Region, stores: u64, call: impl FnOnce()) -> bool {
 }
 
 /// The writer dies at each of its stores, and after each death its rescuer dies at each of its own. While the file's
-/// number is even, all bytes are the old ones or all are the new ones: a reader would copy them and find the number
+/// number is even, all bytes are the old ones or all are the new ones. A reader would copy them and find the number
 /// unchanged.
 #[test]
 fn an_even_number_never_stands_over_half_written_bytes() {

@@ -63,7 +63,7 @@ fn files_are_read_as_they_are() {
 }
 
 #[test]
-fn what_is_read_in_one_call_past_the_page_cache_is_asked_for_together() {
+fn blocks_of_one_read_past_the_page_cache_are_requested_together() {
     if cannot_mount() {
         return;
     }

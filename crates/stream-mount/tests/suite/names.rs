@@ -99,7 +99,7 @@ fn directories_list_each_name_once() {
 }
 
 #[test]
-fn nothing_can_be_changed() {
+fn every_change_is_refused() {
     if cannot_mount() {
         return;
     }

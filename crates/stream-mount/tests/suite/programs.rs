@@ -158,7 +158,7 @@ fn children_and_scripts_belong_to_who_ran_them() {
 }
 
 #[test]
-fn what_a_loader_is_told_to_run_is_the_task() {
+fn a_program_run_by_a_loader_is_the_task() {
     if cannot_mount() {
         return;
     }

@@ -119,7 +119,7 @@ macro_rules! counters {
 counters! {
     /// Blocks that programs read.
     reads,
-    /// Of these, found on the stage.
+    /// Of these, found in the buffer.
     reads_staged,
     /// Of these, found in the cache.
     reads_cached,
@@ -157,7 +157,7 @@ counters! {
     audited_unread,
     /// Prefetched blocks that had been read or received before.
     pushed_repeated,
-    /// Cached blocks that a task needed last time and that were put onto the stage.
+    /// Cached blocks that a task needed last time and that were put into the buffer.
     fed,
     /// Blocks that arrived as neighbours of requested ones.
     neighbours,
@@ -165,13 +165,13 @@ counters! {
     neighbours_read,
     /// Blocks that arrived for `fetch`.
     fetched,
-    /// Blocks that were evicted from the stage unread to make room.
+    /// Blocks that were evicted from the buffer unread to make room.
     gone_blocks,
     /// Of these, those that were requested again later.
     asked_anew,
-    /// How often the network waited for room on the stage.
+    /// How often the network waited for room in the buffer.
     waits_for_room,
-    /// Pages that the blocks on the stage take; neighbours are kept compressed.
+    /// Pages that the blocks in the buffer take; neighbours are kept compressed.
     staged,
     /// Messages and blocks that were rejected, for all reasons together.
     rejected_all,
@@ -215,7 +215,7 @@ counters! {
     trace_overflow,
     /// Notes that could not be written.
     notes_failed,
-    /// Bytes of memory of the stage, hashes, traces, plans, and buffers.
+    /// Bytes of memory of the buffer, hashes, traces, plans, and buffers.
     memory_bytes,
 }
 

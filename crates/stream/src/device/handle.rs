@@ -1,24 +1,21 @@
 //! The public handle of a device.
 
-use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
-use super::failure::{FailureKind, ServerFailure};
-use super::hashes::Groups;
-use super::inner::{Inner, JOBS_MAX, random};
-use super::network::{Network, locked};
-use super::notes::Paths;
-use super::settings::{DeviceError, HASHES_BYTES_MIN, ReadError, Settings};
-use super::stage::{STAGED_MAX_DEFAULT, Stage};
-use super::{Lists, Pages, keeper, notes, open, slot};
+use super::disk::Disk;
+use super::error::{DeviceError, ReadError};
+use super::prefetch::Tasks;
+use super::random::random;
+use super::reader::{JOBS_MAX, Reader, background, connection};
+use super::settings::Settings;
+use super::transport::{FailureKind, ServerFailure, Transport};
+use super::{Cache, Lists, Pages, open};
 use crate::block::{BlockAt, FileId, Token};
 use crate::manifest::{Manifest, PublicKey};
+use crate::sync::locked;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-
-/// How long a full stage without progress delays a thread that brings a new block.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the stop of a device waits until the server has received what was sent to it.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
@@ -26,13 +23,15 @@ const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// The device side of streaming. Clones share one device, which stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct Device {
-    inner: Arc<Inner>,
+    reader: Arc<Reader>,
+    /// The publisher's key, if no publisher was known before this start.
+    first_seen: Option<PublicKey>,
     owner: Arc<Owner>,
 }
 
-// The threads hold `Inner` too, so only the drop of `Owner` marks the last handle outside the threads.
+// The threads hold the reader too, so only the drop of `Owner` marks the last handle outside the threads.
 struct Owner {
-    inner: Arc<Inner>,
+    reader: Arc<Reader>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -44,10 +43,10 @@ impl Drop for Owner {
 
 impl Owner {
     fn stop(&self) {
-        if self.inner.counters().tasks > 0 {
-            self.inner.settle(SETTLE_MAX);
+        if self.reader.counters().tasks > 0 {
+            self.reader.settle(SETTLE_MAX);
         }
-        self.inner.stop();
+        self.reader.stop();
         let threads = std::mem::take(&mut *locked(&self.threads));
         for thread in threads {
             // The result of a panicked thread is ignored, and no thread joins itself.
@@ -57,10 +56,15 @@ impl Owner {
         }
     }
 
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {
+    fn spawn(
+        &self,
+        name: &str,
+        run: impl FnOnce(&Arc<Reader>) + Send + 'static,
+    ) -> Result<(), DeviceError> {
+        let reader = Arc::clone(&self.reader);
         let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(run)
+            .spawn(move || run(&reader))
             .map_err(DeviceError::Thread)?;
         let mut threads = locked(&self.threads);
         threads.retain(|thread| !thread.is_finished());
@@ -79,74 +83,41 @@ impl Device {
         open::check(&settings)?;
         let no_random = || DeviceError::Settings("the system gives no random numbers".to_owned());
         let device = random().ok_or_else(no_random)?;
-        let network = Arc::new(Network::new(open::link(&settings)?, device, &settings));
+        let transport = Arc::new(Transport::new(open::link(&settings)?, device, &settings));
         let counts = Arc::new(Counts::default());
-        let opened = open::open(&settings, &network, &counts)?;
+        let opened = open::open(&settings, &transport, &counts)?;
         let (jobs, to_do) = sync_channel(JOBS_MAX);
-        let new_stage = match settings.pool_is_filled {
-            true => Stage::filled,
-            false => Stage::new,
-        };
-        let inner = Arc::new(Inner {
-            paths: Paths::of(&opened.manifest),
-            manifest: Arc::new(opened.manifest),
-            manifest_hash: opened.hash,
-            first_seen: opened.first_seen,
-            stage: new_stage(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
-            groups: Groups::new(settings.hashes_bytes_max.max(HASHES_BYTES_MIN)),
-            tasks: Mutex::default(),
-            ahead: Mutex::new(Ahead::new(match settings.pool_pages {
-                0 => STAGED_MAX_DEFAULT,
-                pages => pages,
-            })),
-            counts,
-            network,
-            pages: RwLock::default(),
-            waits: Mutex::default(),
-            waits_changed: Condvar::new(),
-            jobs,
-            starts: Mutex::default(),
-            untold: Mutex::default(),
-            plans: Mutex::default(),
-            late: Mutex::default(),
-            damage: Mutex::default(),
-            settings,
-        });
+        let cache = settings.cache.clone();
+        let disk = Disk::new(opened.manifest, cache, settings.hashes_bytes_max);
+        let reader = Reader::new(settings, counts, transport, disk, opened.hash, jobs);
+        let reader = Arc::new(reader);
         let device = Self {
             owner: Arc::new(Owner {
-                inner: Arc::clone(&inner),
+                reader: Arc::clone(&reader),
                 threads: Mutex::default(),
             }),
-            inner,
+            first_seen: opened.first_seen,
+            reader,
         };
         // The connection is up before this returns. So a request that follows at once goes to the server, and a task
         // that begins is announced there before it reads.
-        let network = &device.inner.network;
+        let transport = &device.reader.transport;
         let greeted = opened.greeted;
-        let mut first = greeted.map(|greeted| (network.up(greeted.control.clone()), greeted));
-        for _ in 0..device.inner.settings.connections {
-            let (inner, first) = (Arc::clone(&device.inner), first.take());
-            device
-                .owner
-                .spawn("stream-reader", move || slot::keep(&inner, first))?;
+        let mut first = greeted.map(|greeted| (transport.up(greeted.control.clone()), greeted));
+        let owner = &device.owner;
+        for _ in 0..device.reader.settings.connections {
+            let first = first.take();
+            owner.spawn("stream-reader", move |reader| {
+                connection::keep(reader, first)
+            })?;
         }
-        let inner = Arc::clone(&device.inner);
-        device
-            .owner
-            .spawn("stream-keeper", move || keeper::keep(&inner))?;
-        let inner = Arc::clone(&device.inner);
-        device
-            .owner
-            .spawn("stream-notes", move || keeper::note(&inner, &to_do))?;
-        let inner = Arc::clone(&device.inner);
-        device
-            .owner
-            .spawn("stream-storer", move || keeper::store(&inner))?;
-        if device.inner.settings.pool_is_filled {
-            let inner = Arc::clone(&device.inner);
-            device
-                .owner
-                .spawn("stream-allocator", move || inner.stage.fill())?;
+        owner.spawn("stream-keeper", |reader| background::maintain(reader))?;
+        owner.spawn("stream-notes", move |reader| {
+            background::note(reader, &to_do)
+        })?;
+        owner.spawn("stream-storer", |reader| background::store(reader))?;
+        if device.reader.settings.pool_is_filled {
+            owner.spawn("stream-allocator", |reader| reader.prefetch.fill())?;
         }
         Ok(device)
     }
@@ -154,51 +125,47 @@ impl Device {
     /// Returns the manifest that is used.
     #[must_use]
     pub fn manifest(&self) -> &Arc<Manifest> {
-        &self.inner.manifest
+        &self.reader.disk.manifest
     }
 
     /// Returns the publisher's key, if no publisher was known before this start and the first one seen was to be
     /// trusted.
     #[must_use]
     pub fn first_seen(&self) -> Option<PublicKey> {
-        self.inner.first_seen
+        self.first_seen
     }
 
     /// Sets the page cache, or removes it (`None`) before its mount ends.
     pub fn set_pages(&self, pages: Option<Arc<dyn Pages>>) {
-        let mut now = self
-            .inner
-            .pages
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        *now = pages;
+        self.reader.set_pages(pages);
     }
 
-    /// Begins a task: announces it to the server, and puts its needed blocks that the cache has onto the stage. May
+    /// Begins a task: announces it to the server, and puts its needed blocks that the cache has into the buffer. May
     /// query the page cache, and so needs another thread of the mount to be free.
     #[must_use]
     pub fn begin(&self, task: FileId) -> Token {
-        let inner = &self.inner;
+        let reader = &self.reader;
         // Without random numbers the token is not unique; the task is not followed then, but its reads are served.
         let token = Token(random().unwrap_or_default());
-        let plan = inner.local_plan(task);
-        let (resident, cached) = inner.held(&plan);
-        let now = Instant::now();
-        let is_known = locked(&inner.tasks).begin(token, task, plan, !resident.is_empty(), now);
-        add(&inner.counts.tasks, 1);
+        let plan = reader.disk.plan(task);
+        let (resident, others) = reader.resident(&plan);
+        let cached = reader.disk.cached(&others);
+        let (now, is_blind) = (Instant::now(), !resident.is_empty());
+        let begin = |tasks: &mut Tasks| tasks.begin(token, task, plan, is_blind, now);
+        let is_known = reader.prefetch.tasks(begin);
+        add(&reader.counts.tasks, 1);
         if !is_known {
             return token;
         }
-        if let Some(connection) = inner.network.idlest() {
+        if let Some(connection) = reader.transport.idlest() {
             let mut held = resident;
             held.extend(cached.iter().map(|(at, _)| *at));
-            inner.begin_on(&connection, token, held);
+            reader.begin_on(&connection, token, held);
         }
         if !cached.is_empty() {
-            let inner = Arc::clone(inner);
             // If the thread cannot be started, each block is read from the cache on demand.
-            let _ = self.owner.spawn("stream-feeder", move || {
-                keeper::feed(&inner, token, &cached)
+            let _ = self.owner.spawn("stream-feeder", move |reader| {
+                background::feed(reader, token, &cached);
             });
         }
         token
@@ -206,25 +173,25 @@ impl Device {
 
     /// Ends a task: its processes have ended (`has_exited`), or the caller stops following it.
     pub fn end(&self, token: Token, has_exited: bool) {
-        let inner = &self.inner;
-        let mut tasks = locked(&inner.tasks);
-        let Some(mut task) = tasks.end(&token) else {
+        let reader = &self.reader;
+        let Some(mut task) = reader.prefetch.tasks(|tasks| tasks.end(&token)) else {
             return;
         };
-        drop(tasks);
         if let Some((wire, connection)) = task.wire {
-            if !keeper::trace(inner, connection, wire, &task.take_untold()) {
+            if !reader.report_reads(connection, wire, &task.take_unreported()) {
                 task.set_blind();
             }
             // Reads after the first reported end do not belong to the start that it reported on.
-            let is_exact = task.is_exact() && !task.is_told_end;
-            keeper::end(inner, connection, wire, is_exact, has_exited);
+            let is_exact = task.is_exact() && !task.is_end_reported;
+            reader.report_end(connection, wire, is_exact, has_exited);
         }
-        if let Some(untold) = task.unheard() {
-            inner.keep_untold(untold);
+        if let Some(start) = task.unreported_start() {
+            reader.prefetch.keep_unreported(start);
         }
-        inner.start_is_over(&mut task);
-        inner.stage.end(token);
+        if let Some((start, needed)) = task.end_start() {
+            reader.record_start(start, needed);
+        }
+        reader.prefetch.end(token);
     }
 
     /// Returns a verified block that a program reads. Waits for it until the deadline at most.
@@ -246,34 +213,34 @@ impl Device {
         at: BlockAt,
         since: Instant,
     ) -> Result<Arc<[u8]>, ReadError> {
-        self.inner.read(token, at, since)
+        self.reader.read(token, at, since)
     }
 
-    /// Returns the block if it is on the stage; never waits for network or disk.
+    /// Returns the block if it is in the buffer; never waits for network or disk.
     #[must_use]
     pub fn read_now(&self, token: Option<Token>, at: BlockAt) -> Option<Arc<[u8]>> {
-        self.inner.read_now(token, at)
+        self.reader.read_now(token, at)
     }
 
     /// Announces blocks that will be read now, one after the other: missing ones are requested together.
     pub fn want(&self, token: Option<Token>, blocks: &[BlockAt]) {
-        self.inner.want(token, blocks);
+        self.reader.want(token, blocks);
     }
 
-    /// Returns the blocks that a task needs, in the order in which it needs them: from the server, or as noted locally
-    /// at its last start.
+    /// Returns the blocks that a task needs, in the order in which it needs them. They come from the server, or from
+    /// the local note of its last start.
     ///
     /// # Errors
     /// Nothing is known of the task, or the server refuses.
     pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
-        self.inner.plan(task)
+        self.reader.plan(task)
     }
 
     /// Whether the cache has a block and its list of hashes, which a later start needs to find it. Determined as far as
     /// possible without reading them.
     #[must_use]
     pub fn is_cached(&self, at: BlockAt) -> bool {
-        self.inner.is_kept_for_later(at)
+        self.reader.disk.has_with_list(at)
     }
 
     /// Fetches blocks into the cache, with lower priority than everything that programs wait for. `on_progress` gets
@@ -286,33 +253,32 @@ impl Device {
         blocks: &[BlockAt],
         on_progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), DeviceError> {
-        self.inner.fetch(blocks, on_progress)
+        self.reader.fetch(blocks, on_progress)
     }
 
     /// Returns the counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner.counters()
+        self.reader.counters()
     }
 
     /// Returns the message of the cache's last failure, if anything failed.
     #[must_use]
     pub fn cache_failure(&self) -> Option<String> {
-        let cache = self.inner.settings.cache.as_ref();
-        cache.and_then(|cache| cache.failure())
+        self.reader.disk.cache().and_then(Cache::failure)
     }
 
     /// Returns why there is no server, or what a connected server cannot provide. `None` if nothing is wrong, or
     /// nothing is known yet.
     #[must_use]
     pub fn server_failure(&self) -> Option<ServerFailure> {
-        self.inner.network.failure().or_else(|| self.damage())
+        self.reader.transport.failure().or_else(|| self.damage())
     }
 
     // Returns the block that was found damaged at the server; it is cleared when the block arrives after all.
     fn damage(&self) -> Option<ServerFailure> {
-        let at = (*locked(&self.inner.damage))?;
-        let path = self.inner.paths.get(&self.inner.manifest, at.file);
+        let at = (*locked(&self.reader.damage))?;
+        let path = self.reader.disk.path(at.file);
         let path = String::from_utf8_lossy(&path).replace(char::is_control, "?");
         let text = format!(
             "block {} of {path} is damaged in the server's store",
@@ -324,24 +290,24 @@ impl Device {
     /// Returns the lists of hashes that a cache needs for blocks, in addition to the blocks themselves.
     #[must_use]
     pub fn lists_of(&self, blocks: &[BlockAt]) -> Lists {
-        notes::lists_of(&self.inner.manifest, blocks)
+        self.reader.disk.lists_of(blocks)
     }
 
     /// Returns the last starts of tasks, the newest first.
     #[must_use]
     pub fn starts(&self) -> Vec<Start> {
-        locked(&self.inner.starts).iter().copied().collect()
+        self.reader.prefetch.starts()
     }
 
     /// Whether a server is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        !self.inner.network.connections().is_empty()
+        !self.reader.transport.connections().is_empty()
     }
 
     /// Returns when all blocks that were put into the cache are written or dropped.
     pub fn flush_cache(&self) {
-        if let Some(cache) = &self.inner.settings.cache {
+        if let Some(cache) = self.reader.disk.cache() {
             cache.flush();
         }
     }
@@ -349,7 +315,7 @@ impl Device {
     /// Ends all connections and threads; waiting callers get an error.
     pub fn stop(&self) {
         self.owner.stop();
-        if let Some(cache) = &self.inner.settings.cache {
+        if let Some(cache) = self.reader.disk.cache() {
             cache.flush();
         }
     }
@@ -357,9 +323,10 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Publisher;
     use super::super::cache::{BlockCache, CacheOptions, MemoryStorage};
-    use super::super::tasks::Untold;
-    use super::super::{Cache, Publisher, notes};
+    use super::super::disk::notes;
+    use super::super::prefetch::UnreportedStart;
     use super::*;
     use crate::block::FileId;
     use crate::manifest::{self, KeyPair, Manifest, Node};
@@ -381,7 +348,7 @@ mod tests {
             nodes: vec![root],
             names: Vec::new(),
         };
-        // Nobody listens at the first address, so the device starts from its cache.
+        // No server listens at the first address, so the device starts from its cache.
         let mut settings = Settings::new("127.0.0.1:1", Publisher::Key(pair.public()));
         let storage = Box::new(MemoryStorage::default());
         let cache = BlockCache::open(storage, &CacheOptions::default()).unwrap();
@@ -393,17 +360,17 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let there = Settings::new(&address, Publisher::FirstSeen);
-        let link = crate::link::connect(&Network::link_settings(&there)).unwrap();
-        let inner = &device.inner;
-        inner.keep_untold(Untold {
+        let link = crate::link::connect(&Transport::link_settings(&there)).unwrap();
+        let reader = &device.reader;
+        reader.prefetch.keep_unreported(UnreportedStart {
             file: FileId(0),
             blocks: Vec::new(),
             is_exact: true,
         });
-        let connection = inner.network.up(link.control.clone());
+        let connection = reader.transport.up(link.control.clone());
         connection.close();
-        inner.connected(&connection);
-        assert_eq!(locked(&inner.untold).len(), 1);
+        reader.connected(&connection);
+        assert_eq!(reader.prefetch.unreported(), 1);
         device.stop();
     }
 }

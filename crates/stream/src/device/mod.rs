@@ -9,48 +9,27 @@
 //! **Invariants:** a block enters the pool only after its hash matches the one that the signed manifest leads to. A
 //! reader gets its block or an error by its deadline. Memory is bounded by the settings.
 //!
-//! **Files:** `handle.rs` the public handle, `settings.rs`, `open.rs` the start, `greet.rs` the handshake of a
-//! connection, `failure.rs` why there is no connection, `slot.rs` and `network.rs` connections, `receive.rs` the
-//! server's messages, `stage.rs` the pool (`model.rs` tests it in random orders), `shelf.rs` the part of the pool for
-//! neighbours, `read.rs` reading a block, `ahead.rs` what is requested beside a block (`replay.rs` compares it with the
-//! kernel in a model), `tasks.rs` which task has read what, `keeper.rs` background work, `fetch.rs` requests that no
-//! program waits for, `hashes.rs`, `notes.rs`, `counters.rs`.
+//! **Files:** `handle.rs` the public handle, `settings.rs`, `error.rs`, `open.rs` the start. Three parts do not know
+//! each other: `transport/` the connections, `prefetch/` the buffer and the tasks, `disk/` what is known without the
+//! server, with `cache/`. `reader/` uses the three. `counters.rs`, `line.rs` and `random.rs` serve all parts.
 
-mod ahead;
 mod counters;
-mod failure;
-mod fetch;
-mod greet;
+mod disk;
+mod error;
 mod handle;
-mod hashes;
-mod inner;
-mod keeper;
-#[cfg(test)]
-mod model;
-mod network;
-mod notes;
+mod line;
 mod open;
-mod read;
-mod receive;
-#[cfg(test)]
-mod replay;
+mod prefetch;
+mod random;
+mod reader;
 mod settings;
-mod shelf;
-mod slot;
-mod stage;
-mod tasks;
-
-mod sync {
-    //! The locks of the stage. They have their own module so that the model can replace them.
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-}
+mod transport;
 
 pub use counters::{Counters, Reason, Start};
-pub use failure::{FailureKind, ServerFailure};
+pub use error::{DeviceError, ReadError};
 pub use handle::Device;
-pub use settings::{
-    CONNECTIONS_MAX, DeviceError, HASHES_BYTES_MIN, Publisher, QUARANTINE_MAX, ReadError, Settings,
-};
+pub use settings::{CONNECTIONS_MAX, HASHES_BYTES_MIN, Publisher, QUARANTINE_MAX, Settings};
+pub use transport::{FailureKind, ServerFailure};
 
 pub mod cache;
 

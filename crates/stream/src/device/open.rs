@@ -1,13 +1,12 @@
-//! The start of a device: gets the manifest from the server or the cache, verifies it, and refuses one that is older
+//! The start of a device. It gets the manifest from the server or the cache, verifies it, and refuses one that is older
 //! than any seen before.
 
 use super::Cache;
 use super::counters::{Counts, add};
-use super::failure::{FailureKind, ServerFailure};
-use super::greet::{Ended, Greeted, greet};
-use super::network::{CONNECT_MAX, Network};
-use super::notes::{self, Seen};
-use super::settings::{CONNECTIONS_MAX, DeviceError, Publisher, Settings};
+use super::disk::notes::{self, Seen};
+use super::error::DeviceError;
+use super::settings::{CONNECTIONS_MAX, Publisher, Settings};
+use super::transport::{CONNECT_MAX, Ended, FailureKind, Greeted, ServerFailure, Transport, greet};
 use crate::link::LinkSettings;
 use crate::manifest::{self, Manifest, ManifestError, PublicKey};
 use crate::tls;
@@ -47,7 +46,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), DeviceError> {
 
 /// Returns the settings of the links, with TLS if the settings name an identity.
 pub(super) fn link(settings: &Settings) -> Result<LinkSettings, DeviceError> {
-    let mut link = Network::link_settings(settings);
+    let mut link = Transport::link_settings(settings);
     if let Some(folder) = &settings.tls {
         let identity = tls::device_config(folder, &settings.server);
         link.tls = Some(identity.map_err(|error| DeviceError::Identity(error.to_string()))?);
@@ -128,7 +127,7 @@ impl Opening<'_> {
 /// The server's manifest is refused; or there is no server, and no manifest in the cache.
 pub(super) fn open(
     settings: &Settings,
-    network: &Arc<Network>,
+    transport: &Arc<Transport>,
     counts: &Arc<Counts>,
 ) -> Result<Opened, DeviceError> {
     let cache = settings.cache.as_deref();
@@ -158,8 +157,8 @@ pub(super) fn open(
             .min(CONNECT_MAX)
             .max(settings.deadline / 3);
         let greeted = match held {
-            Some(held) => greet_soon(network, counts, held, time),
-            None => greet(network, counts, None, None, time, || {}),
+            Some(held) => greet_soon(transport, counts, held, time),
+            None => greet(transport, counts, None, None, time, || {}),
         };
         match greeted {
             Ok(mut greeted) => {
@@ -197,16 +196,16 @@ pub(super) fn open(
                 if let Ended::Wrong(reason) = &ended {
                     counts.reject(*reason);
                 }
-                pause = Network::next_pause(pause);
+                pause = Transport::next_pause(pause);
                 let failure = ServerFailure::of(&ended, settings.tls.is_some(), None);
                 // A device that is refused access is also refused a moment later, so a retry is useless.
                 let is_final = failure.is_final();
                 if cached.is_some() || is_final || Instant::now() + pause >= deadline {
                     // Set it here too, because the name lookup may still be running.
-                    network.failed(failure.clone());
+                    transport.failed(failure.clone());
                     break failure;
                 }
-                network.pause(pause);
+                transport.pause(pause);
             }
         }
     };
@@ -237,7 +236,7 @@ fn why_no_manifest(cache: &dyn Cache) -> Option<String> {
 
 /// Greets a server whose manifest is cached, with a short timeout.
 fn greet_soon(
-    network: &Arc<Network>,
+    transport: &Arc<Transport>,
     counts: &Arc<Counts>,
     held: [u8; 32],
     time: Duration,
@@ -245,7 +244,7 @@ fn greet_soon(
     let late = || Ended::Socket(io::ErrorKind::TimedOut.into());
     let (tell_connected, connected) = channel();
     let (tell_greeted, greeted) = channel();
-    let (network, counts) = (Arc::clone(network), Arc::clone(counts));
+    let (transport, counts) = (Arc::clone(transport), Arc::clone(counts));
     // A separate thread, because a name lookup has no timeout. The thread ends with its attempt.
     let thread = thread::Builder::new().name("stream-greeter".to_owned());
     let run = move || {
@@ -253,7 +252,7 @@ fn greet_soon(
             tell_connected.send(()).ok();
         };
         let time = time.min(GREET_MAX_CACHED);
-        let result = greet(&network, &counts, None, Some(held), time, on_connected);
+        let result = greet(&transport, &counts, None, Some(held), time, on_connected);
         // If the receiver is gone, the connection is dropped with the message.
         tell_greeted.send(result).ok();
     };

@@ -1,7 +1,8 @@
 //! Connects to a server by name.
 
 use super::secure::Secure;
-use super::{Link, LinkError, Shared};
+use super::socket::{Socket, timed_out};
+use super::{Link, LinkError};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::io;
@@ -59,12 +60,13 @@ fn connect_to(address: SocketAddr, settings: &LinkSettings) -> Result<Link, Link
     }
     let failed = |source| LinkError::Socket {
         server: settings.server.clone(),
-        source: super::timed_out(source),
+        source: timed_out(source),
     };
     let deadline = Instant::now() + settings.connect_max;
-    let socket = TcpStream::connect_timeout(&address, settings.connect_max).map_err(failed)?;
-    socket.set_nodelay(true).map_err(failed)?;
-    let mut shared = Shared::new(socket, settings.read_max);
+    let stream = TcpStream::connect_timeout(&address, settings.connect_max).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    let socket = Socket::new(stream, settings.read_max);
+    let mut secure = None;
     if let Some((config, name)) = &settings.tls {
         let refused = |source| LinkError::Tls {
             server: settings.server.clone(),
@@ -72,19 +74,19 @@ fn connect_to(address: SocketAddr, settings: &LinkSettings) -> Result<Link, Link
         };
         let mut connection =
             ClientConnection::new(Arc::clone(config), name.clone()).map_err(refused)?;
-        match shake_hands(&mut connection, &shared, deadline) {
+        match shake_hands(&mut connection, &socket, deadline) {
             Ok(()) => {}
             Err(Shaken::Socket(source)) => return Err(failed(source)),
             Err(Shaken::Tls(source)) => return Err(refused(source)),
         }
-        shared.secure = Some(Secure::new(connection));
+        secure = Some(Secure::new(connection));
     }
-    let socket = &shared.socket;
-    socket
+    let stream = &socket.stream;
+    stream
         .set_read_timeout(settings.read_max)
-        .and_then(|()| socket.set_write_timeout(settings.write_max))
+        .and_then(|()| stream.set_write_timeout(settings.write_max))
         .map_err(failed)?;
-    Ok(Link::new(shared))
+    Ok(Link::new(socket, secure))
 }
 
 enum Shaken {
@@ -102,7 +104,7 @@ impl From<io::Error> for Shaken {
 /// deadline.
 fn shake_hands(
     connection: &mut ClientConnection,
-    shared: &Shared,
+    socket: &Socket,
     deadline: Instant,
 ) -> Result<(), Shaken> {
     let mut buffer = [0; 4096];
@@ -112,17 +114,17 @@ fn shake_hands(
         if left.is_zero() {
             return Err(Shaken::Socket(io::ErrorKind::TimedOut.into()));
         }
-        shared.socket.set_read_timeout(Some(left))?;
-        shared.socket.set_write_timeout(Some(left))?;
+        socket.stream.set_read_timeout(Some(left))?;
+        socket.stream.set_write_timeout(Some(left))?;
         records.clear();
         while connection.wants_write() {
             connection.write_tls(&mut records)?;
         }
-        shared.send(&records)?;
+        socket.send(&records)?;
         if !connection.is_handshaking() {
             return Ok(());
         }
-        let count = shared.receive(&mut buffer)?;
+        let count = socket.receive(&mut buffer)?;
         if count == 0 {
             return Err(Shaken::Socket(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -135,7 +137,7 @@ fn shake_hands(
                 while connection.wants_write() {
                     connection.write_tls(&mut records)?;
                 }
-                let _ = shared.send(&records);
+                let _ = socket.send(&records);
                 return Err(Shaken::Tls(error));
             }
         }

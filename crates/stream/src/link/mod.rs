@@ -1,21 +1,21 @@
 //! A connection to a server, plain or with TLS: one thread reads, another writes, and any thread can end it.
 //!
-//! Reader and writer do not wait for each other: a rustls connection is locked only while records are encoded or
+//! Reader and writer do not wait for each other. A rustls connection is locked only while records are encoded or
 //! decoded, never during a wait for the socket. So a peer that reads nothing blocks only the writer, and what it sends
-//! is still received. `connect.rs` makes a link, `secure.rs` is TLS for two threads.
+//! is still received. `connect.rs` makes a link, `socket.rs` is its socket, `secure.rs` TLS for two threads.
 
 mod connect;
 mod secure;
+mod socket;
 
 pub use connect::{LinkSettings, connect};
 
 use base::error::Code;
 use secure::Secure;
+use socket::Socket;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -70,78 +70,10 @@ impl LinkError {
 
 /// The state that both ends of a link share.
 struct Shared {
-    socket: TcpStream,
+    socket: Socket,
     secure: Option<Secure>,
-    /// As in [`LinkSettings`].
-    read_max: Option<Duration>,
-    sent_bytes: AtomicU64,
-    received_bytes: AtomicU64,
-    is_ended: AtomicBool,
     /// Set by [`LinkControl::shutdown`]: errors caused by the shutdown are not reported.
     is_unwanted: AtomicBool,
-}
-
-impl Shared {
-    fn new(socket: TcpStream, read_max: Option<Duration>) -> Self {
-        Self {
-            socket,
-            secure: None,
-            read_max,
-            sent_bytes: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
-            is_ended: AtomicBool::new(false),
-            is_unwanted: AtomicBool::new(false),
-        }
-    }
-
-    /// Reads from the socket; 0 means its end. Returns [`io::ErrorKind::TimedOut`] if no byte arrives within the
-    /// timeout.
-    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match (&self.socket).read(into) {
-                Ok(count) => {
-                    self.received_bytes
-                        .fetch_add(count as u64, Ordering::Relaxed);
-                    return Ok(count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(timed_out(error)),
-            }
-        }
-    }
-
-    /// Writes all of these bytes. After an error the link is unusable: some of them may have been sent.
-    fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match (&self.socket).write(bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    self.sent_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                    bytes = &bytes[count..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.end();
-                    return Err(timed_out(error));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn end(&self) {
-        self.is_ended.store(true, Ordering::Release);
-        // It fails if the other side has ended the connection already.
-        let _ = self.socket.shutdown(Shutdown::Both);
-    }
-}
-
-/// Converts the "would block" of a socket with a timeout into "timed out".
-fn timed_out(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-        _ => error,
-    }
 }
 
 /// The reading end, owned by one thread.
@@ -155,8 +87,8 @@ impl Read for LinkReader {
     /// [`io::ErrorKind::TimedOut`] if none arrived within the timeout; the link stays usable.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let result = match &self.shared.secure {
-            None => self.shared.receive(into),
-            Some(secure) => secure.read(&self.shared, &mut self.incoming, into),
+            None => self.shared.socket.receive(into),
+            Some(secure) => secure.read(&self.shared.socket, &mut self.incoming, into),
         };
         match result {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
@@ -176,8 +108,8 @@ impl Write for LinkWriter {
     /// that the other side read nothing within the timeout; the link has ended.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &self.shared.secure {
-            None => self.shared.send(bytes)?,
-            Some(secure) => secure.write(&self.shared, bytes)?,
+            None => self.shared.socket.send(bytes)?,
+            Some(secure) => secure.write(&self.shared.socket, bytes)?,
         }
         Ok(bytes.len())
     }
@@ -197,25 +129,25 @@ impl LinkControl {
     /// Ends the connection at once: a reader gets end of file, a writer an error.
     pub fn shutdown(&self) {
         self.shared.is_unwanted.store(true, Ordering::Release);
-        self.shared.end();
+        self.shared.socket.end();
     }
 
     /// Returns whether it was ended from this side: by [`shutdown`](Self::shutdown), or by a write that failed.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.shared.is_ended.load(Ordering::Acquire)
+        self.shared.socket.is_ended()
     }
 
     /// Returns the number of bytes given to TCP so far, including the handshake and the overhead of TLS.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
-        self.shared.sent_bytes.load(Ordering::Relaxed)
+        self.shared.socket.sent_bytes()
     }
 
     /// Returns the number of bytes received from TCP so far, counted in the same way.
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
-        self.shared.received_bytes.load(Ordering::Relaxed)
+        self.shared.socket.received_bytes()
     }
 }
 
@@ -230,8 +162,12 @@ pub struct Link {
 }
 
 impl Link {
-    fn new(shared: Shared) -> Self {
-        let shared = Arc::new(shared);
+    fn new(socket: Socket, secure: Option<Secure>) -> Self {
+        let shared = Arc::new(Shared {
+            socket,
+            secure,
+            is_unwanted: AtomicBool::new(false),
+        });
         Self {
             reader: LinkReader {
                 shared: Arc::clone(&shared),

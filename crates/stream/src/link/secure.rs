@@ -3,10 +3,11 @@
 //! Records must be sent in the order in which they were made. So the writer holds `sending` from making them until the
 //! last byte is sent. It holds the connection only while it makes them, and the reader needs only the connection.
 
-use super::Shared;
+use super::socket::Socket;
+use crate::sync::locked;
 use rustls::ClientConnection;
 use std::io::{self, Read, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 /// The size of the buffer for ciphertext, in bytes.
@@ -49,14 +50,12 @@ impl Secure {
     }
 
     fn connection(&self) -> MutexGuard<'_, ClientConnection> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.connection)
     }
 
     pub(super) fn read(
         &self,
-        shared: &Shared,
+        socket: &Socket,
         incoming: &mut Incoming,
         into: &mut [u8],
     ) -> io::Result<usize> {
@@ -69,17 +68,17 @@ impl Secure {
             if let Err(error) = &taken
                 && error.kind() == io::ErrorKind::InvalidData
             {
-                self.say_why(shared);
+                self.say_why(socket);
             }
             match taken {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return other,
             }
             // Bytes of an incomplete record do not extend the timeout.
-            if shared.read_max.is_some_and(|max| begun.elapsed() >= max) {
+            if socket.read_max.is_some_and(|max| begun.elapsed() >= max) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let count = shared.receive(&mut incoming.buffer)?;
+            let count = socket.receive(&mut incoming.buffer)?;
             (incoming.start, incoming.end) = (0, count);
             if count == 0 {
                 // Frames carry their length, so a connection that ends without a TLS close is only an end.
@@ -108,16 +107,16 @@ impl Secure {
     }
 
     /// Sends the pending alert, unless another thread is sending: the connection ends anyway.
-    fn say_why(&self, shared: &Shared) {
+    fn say_why(&self, socket: &Socket) {
         if let Ok(mut records) = self.sending.try_lock() {
             let _ = Self::make(&mut self.connection(), &mut records);
-            let _ = shared.send(&records);
+            let _ = socket.send(&records);
             records.clear();
         }
     }
 
-    pub(super) fn write(&self, shared: &Shared, bytes: &[u8]) -> io::Result<()> {
-        let mut records = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn write(&self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        let mut records = locked(&self.sending);
         for mut piece in bytes.chunks(OUTGOING_BYTES) {
             while !piece.is_empty() {
                 records.clear();
@@ -126,7 +125,7 @@ impl Secure {
                 piece = &piece[count..];
                 Self::make(&mut connection, &mut records)?;
                 drop(connection);
-                shared.send(&records)?;
+                socket.send(&records)?;
             }
         }
         Ok(())

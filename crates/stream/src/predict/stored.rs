@@ -73,7 +73,7 @@ const GOLDEN: &str = "4b45454c41435453010001000100000005006269\
     000000010000000100000001";
 
 #[test]
-fn the_test_vector_of_the_format() {
+fn a_file_has_the_bytes_of_the_format() {
     let version = Version::of(&[("bin/a", 0x11, 3)]);
     let mut predictor = task();
     learn(&mut predictor, 1, 1, &[block(1, 2), block(1, 0)]);
@@ -88,7 +88,7 @@ fn the_test_vector_of_the_format() {
 }
 
 #[test]
-fn what_is_unchanged_is_kept_though_its_numbers_are_others() {
+fn unchanged_blocks_are_kept_under_new_numbers() {
     let version = Version::of(&[("bin/a", 1, 10), ("lib/b", 2, 10)]);
     let later = Version::of(&[("new", 9, 1), ("lib/b", 2, 10), ("bin/a", 1, 10)]);
     let read = [block(1, 0), block(2, 3), block(1, 1)];
@@ -111,7 +111,7 @@ fn what_is_unchanged_is_kept_though_its_numbers_are_others() {
 }
 
 #[test]
-fn what_has_changed_must_be_confirmed_and_what_is_gone_is_dropped() {
+fn changed_blocks_must_be_confirmed_and_gone_blocks_are_dropped() {
     let version = Version::of(&[("bin/a", 1, 10), ("lib/b", 2, 10), ("lib/c", 3, 10)]);
     let later = Version::of(&[("bin/a", 1, 10), ("lib/b", 7, 4)]);
     let read = [
@@ -210,7 +210,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_learned_comes_back_as_it_was(runs in runs(), is_paper in any::<bool>()) {
+    fn learned_actions_come_back_as_they_were(runs in runs(), is_paper in any::<bool>()) {
         let files: Vec<(String, u8)> = (0..6).map(|number| (format!("f{number}"), number)).collect();
         let files: Vec<(&str, u8, u32)> =
             files.iter().map(|(path, number)| (path.as_str(), *number, 60)).collect();

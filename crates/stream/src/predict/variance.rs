@@ -106,7 +106,7 @@ mod tests {
     /// Indexes 10 to 30, so N = (B - 10) / 20. Segment 1: 10, 30, 10, 30 has N 0, 1, 0, 1, mean 1/2, sum 4 × 1/4 = 1.
     /// Segment 2: 12, 14, 16, 18 has N 0.1, 0.2, 0.3, 0.4, mean 0.25, sum 2 × 0.0225 + 2 × 0.0025 = 0.05.
     #[test]
-    fn a_worked_example() {
+    fn variance_of_a_worked_example_is_exact() {
         let actions = [
             action(vec![blocks(1, &[12, 14, 16, 18])]),
             action(vec![blocks(1, &[20; 4]), blocks(1, &[10, 30, 10, 30])]),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_is_used_once_or_unused() {
+    fn a_segment_read_ahead_counts_once_as_used_or_unused() {
         let mut memory = Memory::new(ENTRY_BYTES + 1000);
         memory.put(key(0), segment(), true);
         memory.get(&key(0));

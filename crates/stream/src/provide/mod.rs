@@ -9,12 +9,13 @@ use crate::block::{BLOCK_BYTES, BlockAt, ContentId, FileId, SEGMENT_BLOCKS, bloc
 use crate::predict::ActionInfo;
 use crate::predict::variance;
 use crate::store::{Published, Store, StoreError};
+use crate::sync::locked;
 use base::error::Code;
 use memory::{Key, Memory};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The number of pieces of an action that are read ahead while it is sent, as in SYSFLOW.
 pub const AHEAD_PIECES: usize = 3;
@@ -31,14 +32,14 @@ const AHEAD_SEGMENTS_MAX: usize = 256;
 pub enum Arm {
     /// Nothing.
     None,
-    /// When a task begins, all of its program and of the files that its known actions name, by the kernel
+    /// When a task begins, the kernel reads all of its program and of the files that its known actions name
     /// (`posix_fadvise`), for one task at a time.
     Madvise,
     /// At the start of the server: segments above a threshold of normalised variance, and the first segment of each
     /// action.
     Variance,
-    /// The same as `Variance`. In addition, a thread reads the next three segments of the action that is being sent, or
-    /// the next three runs of a file for which no action is known.
+    /// The same as `Variance`. In addition, a thread reads the next three segments of the action that is being sent. If
+    /// no action is known for a file, it reads the next three runs of the file.
     #[default]
     Async,
 }
@@ -309,7 +310,7 @@ impl Provider {
 
     /// Ignores poisoning: a panic leaves no update half done.
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.memory)
     }
 }
 
@@ -326,8 +327,8 @@ impl Drop for Turn {
     }
 }
 
-/// Returns the maximum number of segments of one read-ahead request: half of the memory, so that a request evicts
-/// neither its own segments nor all that is in use.
+/// Returns the maximum number of segments of one read-ahead request. They take half of the memory, so that a request
+/// evicts neither its own segments nor all that is in use.
 fn ahead_max(memory_bytes_max: u64) -> usize {
     let segment_bytes = u64::from(SEGMENT_BLOCKS) * BLOCK_BYTES as u64;
     usize::try_from(memory_bytes_max / 2 / segment_bytes)

@@ -1,6 +1,6 @@
 //! What a publication adds to a store: new segments to a pack, new contents to an index.
 
-use super::{PublishError, Written};
+use super::PublishError;
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
 use crate::store::files::{self, Layout, New};
 use crate::store::index::IndexWriter;
@@ -18,6 +18,21 @@ use std::path::PathBuf;
 const SEGMENTS_KNOWN_MAX: usize = 1 << 20;
 
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// What a publication added to a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The number of contents of files that the store did not have.
+    pub contents: u64,
+    /// The number of segments that the store did not have.
+    pub segments: u64,
+    /// The size of these segments, in bytes.
+    pub segment_bytes: u64,
+    /// The compressed size of these segments, in bytes.
+    pub compressed_bytes: u64,
+    /// The number of segments that were in the store already.
+    pub shared_segments: u64,
+}
 
 /// Returns the next number of a pack and its index. It is above all present numbers, because concurrent readers may
 /// still have the last ones open.

@@ -265,7 +265,7 @@ impl Check<'_> {
                     older = found;
                     &older
                 }
-                // It was readable a moment ago and was removed meanwhile.
+                // It was readable before and was removed meanwhile.
                 _ => return Vec::new(),
             },
         };
@@ -523,7 +523,7 @@ impl Check<'_> {
     }
 }
 
-/// Returns the file that an error is about, and what is wrong with it; or the error, if it is about no file of its own.
+/// Returns the file that an error is about, and what is wrong with it. Returns the error itself if it is about no file.
 fn of_a_file(error: StoreError) -> Result<(PathBuf, String), StoreError> {
     match error {
         StoreError::Damaged { path, what } => Ok((path, what)),

@@ -1,7 +1,7 @@
 //! From a tree to a store: publishing, checking, pruning.
 //!
-//! `walk.rs` walks a tree, `batch.rs` writes what is new in it, `key.rs` reads and creates keys, `check.rs` checks
-//! every byte of a store, `prune.rs` removes versions, `error.rs` defines the errors.
+//! **Files:** `walk.rs` walks a tree, `batch.rs` writes what is new in it, `key.rs` reads and creates keys, `check.rs`
+//! checks every byte of a store, `prune.rs` removes versions, `error.rs` defines the errors.
 //!
 //! A publication is a pack, an index and a manifest, made durable in this order. The rename of the manifest is the
 //! commit. What a power cut leaves before it belongs to no version and is removed by pruning.
@@ -14,11 +14,13 @@ mod needs;
 mod prune;
 mod walk;
 
+pub use batch::Written;
 pub use check::{CheckReport, FINDINGS_MAX, Finding, check};
 pub use error::PublishError;
 pub use prune::{PruneReport, prune};
+pub use walk::{PackProgress, TreeCounts};
 
-use crate::manifest::{self, KeyPair, Kind, Manifest, PublicKey};
+use crate::manifest::{self, KeyPair, Manifest, PublicKey};
 use crate::store::files::{self, Layout};
 use crate::store::{State, StoreError, read_manifest, read_publisher};
 use batch::Batch;
@@ -60,15 +62,6 @@ impl Default for PackOptions {
     }
 }
 
-/// The progress of publishing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PackProgress {
-    /// The number of files, directories and links seen.
-    pub nodes: u64,
-    /// The number of bytes read.
-    pub read_bytes: u64,
-}
-
 /// What was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackReport {
@@ -99,46 +92,6 @@ pub struct PackReport {
     pub had_no_note: bool,
     /// Why the version number could not be noted. The version is published anyway.
     pub note_failure: Option<String>,
-}
-
-/// The counts of a tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TreeCounts {
-    /// The number of regular files.
-    pub files: u64,
-    /// The number of directories, including the root.
-    pub directories: u64,
-    /// The number of symbolic links.
-    pub links: u64,
-    /// The number of names beyond the first of each file.
-    pub hard_links: u64,
-    /// The size of all files, in bytes.
-    pub bytes: u64,
-    /// The number of sockets, FIFOs and devices, which are skipped.
-    pub special: u64,
-    /// The number of names that were deleted before they could be read.
-    pub vanished: u64,
-    /// The number of times that a file was read again because it changed meanwhile.
-    pub read_again: u64,
-    /// The number of directories published as empty because another file system is mounted there.
-    pub other_file_systems: u64,
-    /// The number of nodes with extended attributes, such as capabilities, which are not published.
-    pub with_attributes: u64,
-}
-
-/// What a publication added to a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// The number of contents of files that the store did not have.
-    pub contents: u64,
-    /// The number of segments that the store did not have.
-    pub segments: u64,
-    /// The size of these segments, in bytes.
-    pub segment_bytes: u64,
-    /// The compressed size of these segments, in bytes.
-    pub compressed_bytes: u64,
-    /// The number of segments that were in the store already.
-    pub shared_segments: u64,
 }
 
 /// Publishes a tree into a store, which is created if needed. `progress` is called after each segment and file.
@@ -274,18 +227,6 @@ fn refuse_inside(root: &Path, tree: &Path, store: &Path) -> Result<(), PublishEr
         });
     }
     Ok(())
-}
-
-/// Counts the kinds of nodes.
-fn count(counts: &mut TreeCounts, kind: &Kind) {
-    match kind {
-        Kind::Directory => counts.directories += 1,
-        Kind::File { size_bytes, .. } => {
-            counts.files += 1;
-            counts.bytes += size_bytes;
-        }
-        Kind::Link { .. } => counts.links += 1,
-    }
 }
 
 /// Returns the public key of a store, with which devices are configured.

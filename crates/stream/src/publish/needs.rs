@@ -30,9 +30,10 @@ impl Loaders {
         self.0.entry(loader).or_insert_with(|| shown.to_path_buf());
     }
 
-    /// Returns the loaders that are not on this machine, each with a file that needs it: first those that the tree does
-    /// not have either, then those of the tree. Such a program fails with `No such file or directory`, and the message
-    /// does not name the missing file. With a loader of the tree, it runs from the tree's root.
+    /// Returns the loaders that are not on this machine, each with a file that needs it. First come the loaders that
+    /// the tree does not have either, then the loaders of the tree. Such a program fails with `No such file or
+    /// directory`, and the message does not name the missing file. With a loader of the tree, it runs from the tree's
+    /// root.
     pub(crate) fn missing(self, root: &Path) -> (Vec<Need>, Vec<Need>) {
         let is_in_tree = |loader: &Path| {
             let inside = loader.strip_prefix("/").unwrap_or(loader);

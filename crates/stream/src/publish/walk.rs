@@ -1,8 +1,8 @@
 //! Walks a tree, directory by directory, and reads each file once.
 
+use super::PublishError;
 use super::batch::Batch;
 use super::needs::{Loaders, has_attributes};
-use super::{PackProgress, PublishError, TreeCounts, count};
 use crate::block::{BLOCK_BYTES, FileId, SEGMENT_BLOCKS};
 use crate::manifest::{DEPTH_MAX, FILE_BYTES_MAX, Kind, MODE_MAX, NODES_MAX, Name, Node};
 use std::collections::{HashMap, VecDeque};
@@ -17,6 +17,52 @@ use std::path::{Path, PathBuf};
 const READS_MAX: u32 = 3;
 
 const SEGMENT_BYTES: usize = SEGMENT_BLOCKS as usize * BLOCK_BYTES;
+
+/// The progress of publishing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackProgress {
+    /// The number of files, directories and links seen.
+    pub nodes: u64,
+    /// The number of bytes read.
+    pub read_bytes: u64,
+}
+
+/// The counts of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeCounts {
+    /// The number of regular files.
+    pub files: u64,
+    /// The number of directories, including the root.
+    pub directories: u64,
+    /// The number of symbolic links.
+    pub links: u64,
+    /// The number of names beyond the first of each file.
+    pub hard_links: u64,
+    /// The size of all files, in bytes.
+    pub bytes: u64,
+    /// The number of sockets, FIFOs and devices, which are skipped.
+    pub special: u64,
+    /// The number of names that were deleted before they could be read.
+    pub vanished: u64,
+    /// The number of times that a file was read again because it changed meanwhile.
+    pub read_again: u64,
+    /// The number of directories published as empty because another file system is mounted there.
+    pub other_file_systems: u64,
+    /// The number of nodes with extended attributes, such as capabilities, which are not published.
+    pub with_attributes: u64,
+}
+
+/// Counts the kinds of nodes.
+fn count(counts: &mut TreeCounts, kind: &Kind) {
+    match kind {
+        Kind::Directory => counts.directories += 1,
+        Kind::File { size_bytes, .. } => {
+            counts.files += 1;
+            counts.bytes += size_bytes;
+        }
+        Kind::Link { .. } => counts.links += 1,
+    }
+}
 
 /// Returns the directory to publish, with all links resolved.
 pub(crate) fn root_of(tree: &Path) -> Result<PathBuf, PublishError> {

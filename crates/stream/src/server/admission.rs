@@ -1,12 +1,13 @@
 //! Admission: connections without `Hello`, and devices.
 
-use super::Settings;
 use super::counters::Reason;
 use super::session::{Session, SessionKey};
+use super::settings::Settings;
 use super::tenant::Tenant;
+use crate::sync::locked;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 /// The list of connections without `Hello`, and that of devices.
@@ -62,13 +63,11 @@ impl Sessions {
 
 impl Admission {
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.sessions)
     }
 
     fn half_open(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<()>>> {
-        self.half_open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.half_open)
     }
 
     /// Registers a new connection. The receiver tells it to close because later connections need its place. An honest

@@ -1,19 +1,20 @@
 //! A cache of compressed pieces of plans. What many starts send alike is compressed once. When a run has ended, it is
-//! compressed again at a higher level in the background. These pieces are also kept on the disk (`shelf.rs`).
+//! compressed again at a higher level in the background. These pieces are also kept on the disk (`bundle_files.rs`).
 
+use super::bundle_files::BundleFiles;
 use super::counters::{Counters, add};
-use super::shelf::Shelf;
+use super::failure_log::StoreFailure;
 use super::system;
-use super::trouble::Trouble;
 use crate::block::{BlockAt, block_bytes};
 use crate::predict::Plan;
 use crate::provide::Provider;
 use crate::store::Published;
+use crate::sync::locked;
 use crate::wire::pack_blocks;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 /// The zstd level for data that is sent immediately.
@@ -61,7 +62,7 @@ impl Bundles {
 
     /// Ignores poisoning: a panic leaves no update half done.
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.kept)
     }
 
     /// Returns a piece of a plan, compressed.
@@ -127,7 +128,7 @@ pub(super) fn compress(
     published: &Published,
     blocks: &[BlockAt],
     level: i32,
-) -> Result<Vec<u8>, Trouble> {
+) -> Result<Vec<u8>, StoreFailure> {
     let bytes = provider.blocks(published, blocks)?;
     compress_bytes(published, blocks, &bytes, level)
 }
@@ -138,7 +139,7 @@ pub(super) fn compress_bytes(
     blocks: &[BlockAt],
     bytes: &[u8],
     level: i32,
-) -> Result<Vec<u8>, Trouble> {
+) -> Result<Vec<u8>, StoreFailure> {
     let mut rest = bytes;
     let mut slices = Vec::with_capacity(blocks.len());
     for at in blocks {
@@ -166,7 +167,7 @@ impl Improver {
         bundles: &Arc<Bundles>,
         provider: &Arc<Provider>,
         counters: &Arc<Counters>,
-        shelf: Shelf,
+        files: BundleFiles,
         level: i32,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -183,7 +184,7 @@ impl Improver {
             provider: Arc::clone(provider),
             counters: Arc::clone(counters),
             stop: Arc::clone(&stop),
-            shelf,
+            files,
             level,
         };
         // If the thread cannot start, pieces stay at the lower level.
@@ -223,7 +224,7 @@ struct Worker {
     provider: Arc<Provider>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
-    shelf: Shelf,
+    files: BundleFiles,
     level: i32,
 }
 
@@ -240,7 +241,7 @@ impl Worker {
                     continue;
                 }
             }
-            if let Some(pieces) = self.shelf.load(&published, &plan, self.level) {
+            if let Some(pieces) = self.files.load(&published, &plan, self.level) {
                 for (number, piece) in pieces.into_iter().enumerate() {
                     self.bundles.put(plan.number, number, piece.into(), true);
                     add(&self.counters.bundles_improved, 1);
@@ -258,7 +259,7 @@ impl Worker {
                 continue;
             };
             // If it cannot be stored, it is compressed again after a restart.
-            self.shelf
+            self.files
                 .store(&published, &plan, self.level, &pieces)
                 .ok();
         }

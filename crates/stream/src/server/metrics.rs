@@ -1,7 +1,7 @@
 //! The metrics as text for Prometheus, and the small HTTP server for them.
 
-use super::State;
 use super::counters::Reason;
+use super::state::State;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;

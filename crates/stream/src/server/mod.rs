@@ -1,16 +1,20 @@
 //! Serves a store to many devices concurrently.
 //!
-//! `connection.rs` is one connection from its first byte, `requests.rs` the handlers of requests, `writer.rs` what is
-//! sent and in which order, `queue.rs` and `task.rs` the lists behind that order, `session.rs` a device with all its
-//! connections, `admission.rs` who is admitted; `tenant.rs` and `learned.rs` learned actions and their files,
-//! `names.rs` the paths of a version, `newest.rs` which version is served, `trouble.rs` reports about a damaged store,
-//! `bundles.rs` a cache of compressed pieces, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers,
-//! `system.rs` system calls.
+//! **Files:** `settings.rs` and `state.rs` what all connections share, `accept.rs` serves a connection from its first
+//! byte, `connection.rs` its state, `requests.rs` the handlers of requests, `writer.rs` what is sent and in which
+//! order, `queue.rs` and `task.rs` the lists behind that order, `session.rs` a device with all its connections,
+//! `admission.rs` which devices are admitted, `tenant.rs` and `learned.rs` learned actions and their files, `names.rs`
+//! the paths of a version, `newest.rs` the log line about the served version, `failure_log.rs` the log lines about a
+//! damaged store, `bundles.rs` a cache of compressed pieces, `bundle_files.rs` these on the disk, `counters.rs` and
+//! `metrics.rs` the numbers, `system.rs` system calls.
 
+mod accept;
 mod admission;
+mod bundle_files;
 mod bundles;
 mod connection;
 mod counters;
+mod failure_log;
 pub mod learned;
 mod metrics;
 mod names;
@@ -18,131 +22,34 @@ mod newest;
 mod queue;
 mod requests;
 mod session;
-mod shelf;
+mod settings;
+mod state;
 mod system;
 mod task;
 mod tenant;
-mod trouble;
 mod writer;
 
 pub use crate::tls::Identity;
 pub use counters::{Counters, Reason};
 pub use names::Names;
+pub use settings::{Say, Settings};
 
 use crate::predict::Mode;
-use crate::predict::paper::SEG_MAX;
-use crate::provide::{Arm, Provider, ProviderCounters};
+use crate::provide::{Provider, ProviderCounters};
 use crate::store::{PACKS_MAX, Store, StoreError};
 use admission::Admission;
 use base::error::Code;
+use bundle_files::BundleFiles;
 use bundles::{Bundles, Improver};
-use shelf::Shelf;
+use failure_log::FailureLog;
+use state::State;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tenant::Tenants;
 use tokio::net::TcpListener;
-use trouble::{Trouble, Troubles};
-
-/// Writes to the operator: one line without its end.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// The settings of a server. Each limit is per server unless it says otherwise.
-#[derive(Clone)]
-pub struct Settings {
-    /// The store.
-    pub store: PathBuf,
-    /// The address to listen on; port 0 means any port.
-    pub listen: SocketAddr,
-    /// `None` means no TLS, which is allowed on a loopback address only. All devices are then the tenant `local`.
-    pub identity: Option<Identity>,
-    /// The address for metrics; `None` if they are not served.
-    pub metrics: Option<SocketAddr>,
-    /// The prediction mode.
-    pub predict: Mode,
-    /// The number of blocks in a segment in the mode `paper`, [`SEG_MAX_MIN`](crate::predict::paper::SEG_MAX_MIN) to
-    /// [`SEG_MAX_MAX`](crate::predict::paper::SEG_MAX_MAX); above 32 an action is matched at three places.
-    pub seg_max: u32,
-    /// What is loaded into memory before it is requested.
-    pub provide: Arm,
-    /// Segments with a normalised variance above this are read at the start.
-    pub variance_min: f64,
-    /// The maximum size of content in memory, in bytes.
-    pub memory_bytes_max: u64,
-    /// The maximum size of compressed pieces in memory, in bytes.
-    pub bundle_bytes_max: u64,
-    /// The zstd level for compression of pieces in the background; 3 or lower disables it.
-    pub bundle_level: i32,
-    /// The maximum number of devices at the same time.
-    pub clients_max: usize,
-    /// The maximum number of devices at the same time with one certificate, so that one certificate cannot take all
-    /// places. Without TLS it does not apply: devices cannot be told apart then, and all of them are on this machine.
-    pub clients_of_certificate_max: usize,
-    /// The maximum number of connections of a device.
-    pub connections_max: usize,
-    /// The maximum number of connections without a complete `Hello`. When there are more, the oldest one is closed.
-    pub half_open_max: usize,
-    /// The maximum number of tenants in memory.
-    pub tenants_max: usize,
-    /// The maximum number of tasks of a device at the same time.
-    pub tasks_max: usize,
-    /// The maximum number of waiting requests of a connection; the server then reads no more.
-    pub requests_max: usize,
-    /// The maximum number of waiting blocks of `Fetch` of a connection; more are refused.
-    pub fetch_blocks_max: usize,
-    /// The deadline of a new connection for TLS and `Hello`.
-    pub handshake_deadline: Duration,
-    /// The maximum time between the first and the last byte of a message.
-    pub message_deadline: Duration,
-    /// The maximum time for which a device may read nothing of what is sent.
-    pub write_deadline: Duration,
-    /// The maximum time for which a device may send nothing.
-    pub idle_deadline: Duration,
-    /// The delay between a change and writing learned actions.
-    pub save_after: Duration,
-    /// The size of the kernel's send buffer of a connection, in bytes; `None` for the kernel's default.
-    pub send_buffer_bytes: Option<u32>,
-    /// Receives the lines for the operator.
-    pub say: Say,
-}
-
-impl Settings {
-    /// Returns settings for a store and an address, without TLS, and with the defaults for everything else.
-    #[must_use]
-    pub fn new(store: PathBuf, listen: SocketAddr) -> Self {
-        Self {
-            store,
-            listen,
-            identity: None,
-            metrics: None,
-            predict: Mode::default(),
-            seg_max: SEG_MAX,
-            provide: Arm::default(),
-            variance_min: 1.0,
-            memory_bytes_max: 192 << 20,
-            bundle_bytes_max: 64 << 20,
-            bundle_level: 19,
-            clients_max: 1024,
-            clients_of_certificate_max: 16,
-            connections_max: 16,
-            half_open_max: 256,
-            tenants_max: 256,
-            tasks_max: 64,
-            requests_max: 256,
-            fetch_blocks_max: 1 << 16,
-            handshake_deadline: Duration::from_secs(5),
-            message_deadline: Duration::from_secs(30),
-            write_deadline: Duration::from_secs(60),
-            idle_deadline: Duration::from_secs(600),
-            save_after: Duration::from_secs(2),
-            send_buffer_bytes: None,
-            say: Arc::new(|_| {}),
-        }
-    }
-}
 
 /// Why a server cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -186,54 +93,6 @@ impl ServerError {
             Self::Listen { source, .. } => Code::from_io(source),
             Self::Descriptors { .. } => Code::Full,
             Self::Thread => Code::Io,
-        }
-    }
-}
-
-/// State shared by all connections.
-pub(crate) struct State {
-    settings: Settings,
-    store: Arc<Store>,
-    provider: Arc<Provider>,
-    bundles: Arc<Bundles>,
-    improver: Improver,
-    tenants: Tenants,
-    admission: Admission,
-    counters: Arc<Counters>,
-    troubles: Troubles,
-    newest_said: newest::Said,
-    started: Instant,
-    /// Prevents other processes from changing learned actions. `None` if learned actions are not saved.
-    lock: Option<learned::Lock>,
-}
-
-impl State {
-    /// Returns the time since the start, in milliseconds.
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn say(&self, line: &str) {
-        (self.settings.say)(line);
-    }
-
-    /// Logs a problem of the store, at most once a minute for each file.
-    fn say_trouble(&self, trouble: &Trouble) {
-        let store = &self.settings.store;
-        if let Some(line) = self.troubles.line(store, trouble, self.now_ms()) {
-            self.say(&line);
-        }
-    }
-
-    /// Tells the operator when the list of devices becomes unusable, or usable again.
-    async fn look_at_devices(&self) {
-        let Some(identity) = &self.settings.identity else {
-            return;
-        };
-        let devices = Arc::clone(&identity.devices);
-        let news = tokio::task::spawn_blocking(move || devices.news()).await;
-        if let Ok(Some(news)) = news {
-            self.say(&news);
         }
     }
 }
@@ -348,7 +207,7 @@ impl Server {
         tasks.spawn(keep(Arc::clone(&state)));
         let mut connections = tokio::task::JoinSet::new();
         tokio::select! {
-            () = connection::accept(&state, &listener, &mut connections) => {}
+            () = accept::accept(&state, &listener, &mut connections) => {}
             () = shutdown => {}
         }
         drop(listener);
@@ -356,13 +215,14 @@ impl Server {
         connections.shutdown().await;
         tasks.shutdown().await;
         let saving = Arc::clone(&state);
-        let saved = tokio::task::spawn_blocking(move || saving.tenants.save(&saving));
+        let saved = tokio::task::spawn_blocking(move || saving.tenants.save());
         saved.await.map_err(|_| ServerError::Thread)
     }
 }
 
-/// Returns the number of descriptors that a server may need: a connection of each device, connections without `Hello`,
-/// the packs of the store, and a few more. If none are left, further connections of a device wait to be accepted.
+/// Returns the number of descriptors that a server may need. They are for a connection of each device, connections
+/// without `Hello`, the packs of the store, and a few more. If none are left, further connections of a device wait to
+/// be accepted.
 fn descriptors(settings: &Settings) -> u64 {
     let connections = settings.clients_max.saturating_add(settings.half_open_max);
     (connections as u64).saturating_add(PACKS_MAX as u64 + OTHER_DESCRIPTORS)
@@ -392,18 +252,20 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
             Ok(alone) => lock = Some(alone),
             Err(error) => {
                 let error = error.with_remedy();
-                (settings.say)(&format!("what this server learns is not kept: {error}"));
+                settings.log(&format!("what this server learns is not kept: {error}"));
             }
         }
     }
     // The same limit on the disk as in memory.
     let (bytes_max, level) = (settings.bundle_bytes_max, settings.bundle_level);
-    let shelf = Shelf::new(&settings.store, bytes_max, lock.is_some());
-    let improver = Improver::start(&bundles, &provider, &counters, shelf, level);
+    let files = BundleFiles::new(&settings.store, bytes_max, lock.is_some());
+    let improver = Arc::new(Improver::start(
+        &bundles, &provider, &counters, files, level,
+    ));
+    let settings = Arc::new(settings);
     let state = State {
-        lock,
         admission: Admission::default(),
-        tenants: Tenants::default(),
+        tenants: Tenants::new(&settings, &improver, &counters, lock),
         started: Instant::now(),
         settings,
         store,
@@ -411,7 +273,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         bundles,
         improver,
         counters,
-        troubles: Troubles::default(),
+        failures: FailureLog::default(),
         newest_said: newest::Said::default(),
     };
     // Devices that connect find it again in the store, which caches the last versions.
@@ -420,12 +282,12 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         Ok(names) => {
             for (place, name) in names.iter().enumerate() {
                 match place < state.settings.tenants_max {
-                    true => drop(state.tenants.get(&state, name, &published)),
+                    true => drop(state.tenants.get(name, &published)),
                     false => state.tenants.note(name, published.version),
                 }
             }
         }
-        Err(error) => state.say(&error.with_remedy()),
+        Err(error) => state.settings.log(&error.with_remedy()),
     }
     let actions = state.tenants.actions(published.version);
     let variance_min = state.settings.variance_min;
@@ -442,17 +304,17 @@ async fn keep(state: Arc<State>) {
         tick.tick().await;
         let now_ms = state.now_ms();
         state.tenants.tick(now_ms);
-        for line in state.troubles.tick(now_ms) {
-            state.say(&line);
+        for line in state.failures.tick(now_ms) {
+            state.settings.log(&line);
         }
         if now_ms - saved_ms >= state.settings.save_after.as_millis() as u64 {
             saved_ms = now_ms;
             state.look_at_devices().await;
             let saving = Arc::clone(&state);
             let work = move || {
-                saving.tenants.save(&saving);
+                saving.tenants.save();
                 if let Err(error) = saving.store.tidy() {
-                    saving.say_trouble(&error.into());
+                    saving.log_failure(&error.into());
                 }
                 // Log a change between damaged and sound before a device connects. If nothing can be served, it is
                 // logged when a device connects.

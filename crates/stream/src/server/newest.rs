@@ -1,10 +1,9 @@
-//! Selects the version for a device that requests the newest one, and logs if that is not the newest one in the store.
+//! What to log when the served version is not the newest one in the store.
 
-use super::State;
-use crate::store::{Newest, Passed};
+use crate::store::Passed;
+use crate::sync::locked;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// What was logged last: the versions that are skipped, and the version that is served.
 #[derive(Default)]
@@ -12,8 +11,8 @@ pub(super) struct Said(Mutex<(Vec<Passed>, u64)>);
 
 impl Said {
     /// Returns the line to log now; `None` if nothing has changed.
-    fn news(&self, store: &Path, served: u64, passed: &[Passed]) -> Option<String> {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn news(&self, store: &Path, served: u64, passed: &[Passed]) -> Option<String> {
+        let mut said = locked(&self.0);
         if said.0 == passed && (said.1 == served || passed.is_empty()) {
             return None;
         }
@@ -37,36 +36,12 @@ impl Said {
     }
 }
 
-impl State {
-    /// Returns the newest version that can be served. Counts newer, damaged versions and logs each change once.
-    pub(super) fn newest(&self) -> Newest {
-        let newest = self.store.newest_sound();
-        let count = newest.passed.len() as u64;
-        if let Ok(published) = &newest.sound {
-            let store = &self.settings.store;
-            if let Some(line) = self
-                .newest_said
-                .news(store, published.version, &newest.passed)
-            {
-                self.say(&line);
-            }
-        }
-        // If the folder cannot be read, nothing is known about the versions in it.
-        if newest.sound.is_ok() || count > 0 {
-            self.counters
-                .versions_damaged
-                .store(count, Ordering::Relaxed);
-        }
-        newest
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_passed_over_is_said_when_it_changes() {
+    fn a_skipped_version_is_logged_once_for_each_change() {
         let said = Said::default();
         let store = Path::new("/s");
         let passed = |version: u64| Passed {

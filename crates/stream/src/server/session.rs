@@ -3,9 +3,10 @@
 use super::task::{Next, SENT_WORDS_MAX, SentRoom, Task};
 use super::tenant::Tenant;
 use crate::block::{BlockAt, Token};
+use crate::sync::locked;
 use crate::wire::Refusal;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// The maximum number of blocks sent to other starting tasks of a device that a new start is told of.
@@ -51,7 +52,7 @@ impl Session {
 
     /// Ignores poisoning: a panic leaves no update half done.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inner)
     }
 
     /// Adds a connection, if the device has fewer than `connections_max`.
@@ -213,7 +214,7 @@ mod tests {
     use crate::wire::Held;
 
     #[test]
-    fn what_all_tasks_of_a_device_remember_is_bounded_together() {
+    fn sent_blocks_of_all_tasks_of_a_device_are_bounded_together() {
         let room = SentRoom::new(1000);
         let mut inner = Inner::default();
         for number in 0..64 {

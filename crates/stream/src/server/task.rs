@@ -238,8 +238,8 @@ impl Task {
         self.sent.add(at);
     }
 
-    /// Returns which of the `around` blocks after a demanded one in its aligned run are sent after it: none that was
-    /// sent or that the device holds.
+    /// Returns which of the `around` blocks after a demanded one in its aligned run are sent after it. None of them was
+    /// sent before, and the device holds none of them.
     pub(super) fn around(&mut self, at: BlockAt, around: u8, file_blocks: u32) -> Vec<BlockAt> {
         let blocks = around_of(at, around, file_blocks, |at| self.is_wanted(at));
         for at in &blocks {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_remembered_as_far_as_the_device_has_room() {
+    fn sent_blocks_are_remembered_while_the_device_has_room() {
         let room = SentRoom::new(100);
         let new = || Task::new(Token([1; 16]), FileId(3), 7, Held::default(), &room);
         let (mut first, mut second) = (new(), new());

@@ -1,15 +1,17 @@
 //! Tenants: one predictor for each tenant and version. No other tenant influences it.
 
-use super::State;
-use super::counters::add;
-use super::learned::{self, LearnedError};
+use super::bundles::Improver;
+use super::counters::{self, add};
+use super::learned::{self, LearnedError, Lock};
 use super::names::Names;
+use super::settings::Settings;
 use crate::predict::{ActionInfo, Counters, Mode, Predictor};
 use crate::store::Published;
+use crate::sync::locked;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A tenant at one version.
 pub(super) struct Tenant {
@@ -17,7 +19,7 @@ pub(super) struct Tenant {
     pub(super) published: Arc<Published>,
     names: Arc<Names>,
     predictor: Mutex<Box<dyn Predictor>>,
-    /// Its learned actions are to be written, although it has learned nothing since: writing them has failed, or they
+    /// Its learned actions are to be written, although it has learned nothing since. Writing them has failed, or they
     /// are those of an older version, which no longer writes the file.
     is_unsaved: AtomicBool,
     /// Writing has failed, and the operator was told.
@@ -27,9 +29,7 @@ pub(super) struct Tenant {
 impl Tenant {
     /// Ignores poisoning: a panic leaves no update half done.
     pub(super) fn predictor(&self) -> MutexGuard<'_, Box<dyn Predictor>> {
-        self.predictor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.predictor)
     }
 
     /// Returns whether learned actions are missing in its file, from a new change or a failed write.
@@ -42,7 +42,6 @@ impl Tenant {
 type TenantMap = HashMap<(Arc<str>, u64), Arc<Tenant>>;
 
 /// All tenants in memory.
-#[derive(Default)]
 pub(super) struct Tenants {
     map: Mutex<TenantMap>,
     /// The highest version that each tenant has had since the start. Only the actions of that one are saved: a tenant
@@ -54,38 +53,58 @@ pub(super) struct Tenants {
     names: Mutex<HashMap<u64, Weak<Names>>>,
     /// Held while files are written: two writers of one file would corrupt its temporary file.
     saving: Mutex<()>,
+    settings: Arc<Settings>,
+    counters: Arc<counters::Counters>,
+    improver: Arc<Improver>,
+    /// Prevents other processes from changing learned actions. `None` if learned actions are not saved. Released after
+    /// the improver has ended, which writes files of the store, too.
+    lock: Option<Lock>,
 }
 
 impl Tenants {
+    pub(super) fn new(
+        settings: &Arc<Settings>,
+        improver: &Arc<Improver>,
+        counters: &Arc<counters::Counters>,
+        lock: Option<Lock>,
+    ) -> Self {
+        Self {
+            map: Mutex::default(),
+            newest: Mutex::default(),
+            gone: Mutex::default(),
+            names: Mutex::default(),
+            saving: Mutex::default(),
+            settings: Arc::clone(settings),
+            counters: Arc::clone(counters),
+            improver: Arc::clone(improver),
+            lock,
+        }
+    }
+
     fn map(&self) -> MutexGuard<'_, TenantMap> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.map)
     }
 
     /// Returns the tenant and creates it if needed. Reads the disk. `None` if the maximum number of tenants is in use.
-    pub(super) fn get(
-        &self,
-        state: &State,
-        name: &str,
-        published: &Arc<Published>,
-    ) -> Option<Arc<Tenant>> {
+    pub(super) fn get(&self, name: &str, published: &Arc<Published>) -> Option<Arc<Tenant>> {
         let key = (Arc::from(name), published.version);
         if let Some(tenant) = self.map().get(&key) {
             return Some(Arc::clone(tenant));
         }
         let names = self.names(published);
-        let mut predictor = learned::predictor(state.settings.predict, state.settings.seg_max);
+        let mut predictor = learned::predictor(self.settings.predict, self.settings.seg_max);
         // If a newer version has been here, its actions are on the disk, and those of the older one are not for it.
         let before = self.before(name, published.version);
         let before = before.filter(|before| self.is_newest(before));
         // A server that may not write saves nothing.
-        let is_unsaved = before.is_some() && state.lock.is_some();
+        let is_unsaved = before.is_some() && self.lock.is_some();
         match before {
             // Copy from memory, because it includes what is not saved yet.
             Some(before) => {
                 let bytes = before.predictor().save(&*before.names);
                 predictor.load(&bytes, &*names).ok();
             }
-            None => load(state, name, &mut *predictor, &names),
+            None => self.load(name, &mut *predictor, &names),
         }
         // Loaded actions are not a change.
         predictor.take_changed();
@@ -100,13 +119,13 @@ impl Tenants {
         let (tenant, gone) = {
             let mut map = self.map();
             let mut gone = None;
-            if map.len() >= state.settings.tenants_max && !map.contains_key(&key) {
+            if map.len() >= self.settings.tenants_max && !map.contains_key(&key) {
                 // Evict one that no device uses now, an older version of a tenant first.
                 let idle = map.iter().filter(|(_, tenant)| is_idle(tenant));
                 let idle = idle.min_by_key(|(_, tenant)| self.is_newest(tenant));
                 let idle = idle.map(|(key, _)| key.clone())?;
                 gone = map.remove(&idle);
-                // While the map is locked: whoever adds up the counters sees each tenant once.
+                // While the map is locked, so that a sum of the counters has each tenant once.
                 if let Some(gone) = &gone {
                     self.count_gone(gone);
                 }
@@ -117,10 +136,10 @@ impl Tenants {
         if let Some(gone) = gone
             && gone.is_to_save()
         {
-            let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+            let _saving = locked(&self.saving);
             // Checked now: a newer version may have come while this thread waited.
             if self.is_newest(&gone) {
-                save_one(state, &gone);
+                self.save_one(&gone);
             }
         }
         // With this, a restarted server sends as few bytes as before.
@@ -136,14 +155,14 @@ impl Tenants {
         for task in tasks {
             let plan = tenant.predictor().plan(task);
             if let Some(plan) = plan {
-                state.improver.plan(published, &plan);
+                self.improver.plan(published, &plan);
             }
         }
         Some(tenant)
     }
 
     fn newest(&self) -> MutexGuard<'_, HashMap<Arc<str>, u64>> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.newest)
     }
 
     /// Notes that a tenant is served at a version, so that older versions no longer write its file.
@@ -160,7 +179,7 @@ impl Tenants {
 
     /// Adds the counters of a tenant that leaves memory to those of the others that have left.
     fn count_gone(&self, tenant: &Tenant) {
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = locked(&self.gone);
         *gone += tenant.predictor().counters();
     }
 
@@ -185,7 +204,7 @@ impl Tenants {
     }
 
     fn names(&self, published: &Published) -> Arc<Names> {
-        let mut all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.names);
         all.retain(|_, names| names.strong_count() > 0);
         if let Some(names) = all.get(&published.version).and_then(Weak::upgrade) {
             return names;
@@ -210,7 +229,7 @@ impl Tenants {
     /// Returns the sums of the counters of all predictors since the start.
     pub(super) fn counters(&self) -> Counters {
         let map = self.map();
-        let mut sum = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = *locked(&self.gone);
         for tenant in map.values() {
             sum += tenant.predictor().counters();
         }
@@ -233,13 +252,74 @@ impl Tenants {
 
     /// Saves what has changed. Writes to the disk. Of a tenant with several versions, only the newest one is written,
     /// since the next start serves that. What older versions learn meanwhile is lost.
-    pub(super) fn save(&self, state: &State) {
-        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn save(&self) {
+        let _saving = locked(&self.saving);
         self.drop_older();
         for tenant in self.all() {
             if tenant.is_to_save() && self.is_newest(&tenant) {
-                save_one(state, &tenant);
+                self.save_one(&tenant);
             }
+        }
+    }
+
+    fn save_one(&self, tenant: &Tenant) {
+        if self.settings.predict == Mode::None {
+            return;
+        }
+        if self.lock.is_none() {
+            // Another server writes there; its learned actions would be lost.
+            add(&self.counters.actions_unsaved, 1);
+            return;
+        }
+        let bytes = tenant.predictor().save(&*tenant.names);
+        match learned::save(&self.path(&tenant.name), &bytes) {
+            Ok(()) => {
+                tenant.is_unsaved.store(false, Ordering::Relaxed);
+                tenant.has_failed.store(false, Ordering::Relaxed);
+                add(&self.counters.actions_saved, 1);
+            }
+            Err(error) => {
+                add(&self.counters.actions_unsaved, 1);
+                // The server retries from now on, and logs this once.
+                tenant.is_unsaved.store(true, Ordering::Relaxed);
+                if !tenant.has_failed.swap(true, Ordering::Relaxed) {
+                    let error = error.with_remedy();
+                    self.settings
+                        .log(&format!("learned actions cannot be saved: {error}"));
+                }
+            }
+        }
+    }
+
+    fn path(&self, tenant: &str) -> PathBuf {
+        learned::file(&self.settings.store, self.settings.predict, tenant)
+    }
+
+    /// Loads the learned actions of a tenant. Logs, counts and sets aside a damaged file.
+    fn load(&self, name: &str, predictor: &mut dyn Predictor, names: &Names) {
+        if self.settings.predict == Mode::None {
+            return;
+        }
+        let path = self.path(name);
+        let Err(error) = learned::load(&path, predictor, names) else {
+            return;
+        };
+        add(&self.counters.actions_damaged, 1);
+        let aside = match &error {
+            LearnedError::Damaged { .. } if self.lock.is_some() => learned::set_aside(&path),
+            LearnedError::Damaged { .. } | LearnedError::System { .. } | LearnedError::Busy(_) => {
+                self.settings.log(&error.with_remedy());
+                return;
+            }
+        };
+        match aside {
+            Ok(aside) => self.settings.log(&format!(
+                "{error}; it is kept as {}, and learning begins anew",
+                aside.display()
+            )),
+            Err(unmoved) => self
+                .settings
+                .log(&format!("{error}; {}", unmoved.with_remedy())),
         }
     }
 }
@@ -247,62 +327,4 @@ impl Tenants {
 /// Returns whether no device uses a tenant, whose only owner is then the map. Valid while the map is locked.
 fn is_idle(tenant: &Arc<Tenant>) -> bool {
     Arc::strong_count(tenant) == 1
-}
-
-fn save_one(state: &State, tenant: &Tenant) {
-    if state.settings.predict == Mode::None {
-        return;
-    }
-    if state.lock.is_none() {
-        // Another server writes there; its learned actions would be lost.
-        add(&state.counters.actions_unsaved, 1);
-        return;
-    }
-    let bytes = tenant.predictor().save(&*tenant.names);
-    match learned::save(&path(state, &tenant.name), &bytes) {
-        Ok(()) => {
-            tenant.is_unsaved.store(false, Ordering::Relaxed);
-            tenant.has_failed.store(false, Ordering::Relaxed);
-            add(&state.counters.actions_saved, 1);
-        }
-        Err(error) => {
-            add(&state.counters.actions_unsaved, 1);
-            // The server retries from now on, and logs this once.
-            tenant.is_unsaved.store(true, Ordering::Relaxed);
-            if !tenant.has_failed.swap(true, Ordering::Relaxed) {
-                let error = error.with_remedy();
-                state.say(&format!("learned actions cannot be saved: {error}"));
-            }
-        }
-    }
-}
-
-fn path(state: &State, tenant: &str) -> PathBuf {
-    learned::file(&state.settings.store, state.settings.predict, tenant)
-}
-
-/// Loads the learned actions of a tenant. Logs, counts and sets aside a damaged file.
-fn load(state: &State, name: &str, predictor: &mut dyn Predictor, names: &Names) {
-    if state.settings.predict == Mode::None {
-        return;
-    }
-    let path = path(state, name);
-    let Err(error) = learned::load(&path, predictor, names) else {
-        return;
-    };
-    add(&state.counters.actions_damaged, 1);
-    let aside = match &error {
-        LearnedError::Damaged { .. } if state.lock.is_some() => learned::set_aside(&path),
-        LearnedError::Damaged { .. } | LearnedError::System { .. } | LearnedError::Busy(_) => {
-            state.say(&error.with_remedy());
-            return;
-        }
-    };
-    match aside {
-        Ok(aside) => state.say(&format!(
-            "{error}; it is kept as {}, and learning begins anew",
-            aside.display()
-        )),
-        Err(unmoved) => state.say(&format!("{error}; {}", unmoved.with_remedy())),
-    }
 }

@@ -3,13 +3,13 @@
 //! the socket has taken it. So a demanded block waits for at most one piece, and a slow reader costs one message of
 //! memory.
 
-use super::State;
 use super::bundles::{LEVEL_FAST, compress, compress_bytes};
 use super::connection::Connection;
 use super::counters::{Reason, add};
+use super::failure_log::StoreFailure;
 use super::queue::{Job, ReadJob};
+use super::state::State;
 use super::task::Next;
-use super::trouble::Trouble;
 use crate::block::{BlockAt, Token};
 use crate::group::{GROUP_BLOCKS, GroupAt, groups_of};
 use crate::provide::AHEAD_PIECES;
@@ -174,9 +174,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 });
                 match packed.await {
                     Ok(packed) => packed,
-                    Err(trouble) => {
+                    Err(failure) => {
                         self.connection.state.counters.refuse(Reason::Damaged);
-                        self.connection.state.say_trouble(&trouble);
+                        self.connection.state.log_failure(&failure);
                         return Ok(());
                     }
                 }
@@ -223,13 +223,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     /// Sends the hashes that prove these blocks, unless they were sent on this connection.
-    async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), Trouble>, Reason> {
+    async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), StoreFailure>, Reason> {
         let groups = self.connection.unproven(blocks);
         self.groups(groups).await
     }
 
     /// Sends groups of hashes. One message's blocks lie in few groups, so these fit in memory.
-    async fn groups(&mut self, groups: Vec<GroupAt>) -> Result<Result<(), Trouble>, Reason> {
+    async fn groups(&mut self, groups: Vec<GroupAt>) -> Result<Result<(), StoreFailure>, Reason> {
         if groups.is_empty() {
             return Ok(Ok(()));
         }
@@ -241,7 +241,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 let (_, content) = published.manifest.file(at.file).ok_or_else(missing)?;
                 Ok((at, state.store.group(&content, at.group)?))
             });
-            read.collect::<Result<Vec<_>, Trouble>>()
+            read.collect::<Result<Vec<_>, StoreFailure>>()
         });
         let groups = match read.await {
             Ok(groups) => groups,
@@ -255,7 +255,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     /// Sends all hashes of files, for devices that speak protocol 1: piece by piece, as they are read.
-    async fn lists(&mut self, files: Vec<GroupAt>) -> Result<Result<(), Trouble>, Reason> {
+    async fn lists(&mut self, files: Vec<GroupAt>) -> Result<Result<(), StoreFailure>, Reason> {
         for at in files {
             let file = at.file;
             let groups = groups_of(self.connection.published.manifest.blocks(file));
@@ -285,10 +285,10 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         Ok(Ok(()))
     }
 
-    async fn damaged(&mut self, id: u32, failed: &Trouble) -> Result<(), Reason> {
+    async fn damaged(&mut self, id: u32, failed: &StoreFailure) -> Result<(), Reason> {
         let state = &self.connection.state;
         state.counters.refuse(Reason::Damaged);
-        state.say_trouble(failed);
+        state.log_failure(failed);
         let (token, reason) = (None, Refusal::Damaged);
         self.send(&Answer::Refused { id, token, reason }).await
     }
@@ -317,15 +317,15 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 }
 
-fn missing() -> Trouble {
+fn missing() -> StoreFailure {
     "no such file".into()
 }
 
 /// Runs work that may read the disk or take long, on a thread for blocking work.
 async fn blocking<T: Send + 'static>(
     connection: &Connection,
-    work: impl FnOnce(&Arc<State>, &Arc<Published>) -> Result<T, Trouble> + Send + 'static,
-) -> Result<T, Trouble> {
+    work: impl FnOnce(&Arc<State>, &Arc<Published>) -> Result<T, StoreFailure> + Send + 'static,
+) -> Result<T, StoreFailure> {
     let (state, published) = (
         Arc::clone(&connection.state),
         Arc::clone(&connection.published),

@@ -1,7 +1,7 @@
 //! The bytes of an index: the hashes of contents, and the locations of their segments in the packs. `SPEC.md` defines
 //! each byte.
 
-use super::{Location, StoreError, system};
+use super::error::{StoreError, system};
 use crate::block::{BlockHash, ContentId, HashList, SEGMENT_BLOCKS, blocks_of};
 use crate::group::{GROUP_BLOCKS, Outline, Outlining, group_blocks, groups_of};
 use crate::manifest::FILE_BYTES_MAX;
@@ -34,6 +34,19 @@ const ROWS_MAX: u32 = crate::manifest::NODES_MAX;
 
 /// The maximum compressed size of a segment, in bytes: more than zstd produces for incompressible data.
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 160 << 10;
+
+/// The location of a compressed segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// The number of the pack.
+    pub pack: u32,
+    /// The offset in the pack, in bytes.
+    pub offset: u64,
+    /// The compressed size, in bytes.
+    pub bytes: u32,
+    /// The number of its blocks, 1 to [`SEGMENT_BLOCKS`].
+    pub blocks: u32,
+}
 
 /// The location of a content's record in an index.
 #[derive(Clone, Copy, Debug)]

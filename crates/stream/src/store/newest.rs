@@ -1,20 +1,15 @@
 //! Finds the newest version that can be served: a damaged manifest makes only its own version unusable.
 
-use super::{Published, Store, StoreError, lock};
-use std::collections::HashMap;
-use std::fs;
+use super::Store;
+use super::damage::Mark;
+use super::error::StoreError;
+use super::published::Published;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
 
 /// The maximum number of versions that are skipped. If more are damaged, the cause is the key or the disk and not a
 /// manifest.
 pub(crate) const PASSED_MAX: usize = 64;
-
-/// The minimum age of a file's last change. A younger file may change again without a different mark.
-const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// The result of the search for the newest sound version.
 pub(crate) struct Newest {
@@ -30,52 +25,6 @@ pub(crate) struct Passed {
     pub(crate) version: u64,
     /// The problem, with the file.
     pub(crate) text: String,
-}
-
-/// Identifies the state of a file, to detect a change or a replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-}
-
-impl Mark {
-    /// `None` if there is no such file, or it changed less than [`SETTLED_AFTER`] ago.
-    fn of(path: &Path) -> Option<Self> {
-        let found = fs::metadata(path).ok()?;
-        let changed = (found.ctime(), found.ctime_nsec());
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let settled = since_epoch.ok()?.checked_sub(SETTLED_AFTER)?;
-        let is_settled = u64::try_from(changed.0).is_ok_and(|seconds| seconds < settled.as_secs());
-        is_settled.then_some(Self {
-            device: found.dev(),
-            inode: found.ino(),
-            bytes: found.len(),
-            changed,
-        })
-    }
-}
-
-/// Known damaged manifests, and their problems, so that they are not read again for each device that connects.
-#[derive(Debug, Default)]
-pub(crate) struct Damage(Mutex<HashMap<u64, (Mark, String)>>);
-
-impl Damage {
-    fn keep(&self, versions: &[u64]) {
-        lock(&self.0).retain(|version, _| versions.binary_search(version).is_ok());
-    }
-
-    fn known(&self, version: u64, mark: Mark) -> Option<String> {
-        let known = lock(&self.0);
-        let (of, what) = known.get(&version)?;
-        (*of == mark).then(|| what.clone())
-    }
-
-    fn learn(&self, version: u64, mark: Mark, what: &str) {
-        lock(&self.0).insert(version, (mark, what.to_owned()));
-    }
 }
 
 impl Store {

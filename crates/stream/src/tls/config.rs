@@ -4,7 +4,6 @@
 //! meanwhile. And its handshake takes as many round trips.
 
 use super::files::{self, PEM_BYTES_MAX};
-use super::listed::{ListedDevices, ListedVerifier};
 use super::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, TlsError};
 use rustls::CertificateError::{InvalidPurpose, InvalidPurposeContext};
 use rustls::client::danger::ServerCertVerifier;
@@ -30,20 +29,8 @@ pub fn server_config(folder: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     server_config_of(folder, |authority| authority)
 }
 
-/// Like [`server_config`], for a server that admits only devices of a list.
-pub(super) fn listed_server_config(
-    folder: &Path,
-    devices: &Arc<ListedDevices>,
-) -> Result<Arc<ServerConfig>, TlsError> {
-    server_config_of(folder, |authority| {
-        Arc::new(ListedVerifier {
-            authority,
-            devices: Arc::clone(devices),
-        })
-    })
-}
-
-fn server_config_of(
+/// Like [`server_config`], with another verifier of devices, which gets the one that checks the authority.
+pub(super) fn server_config_of(
     folder: &Path,
     verifier: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier>,
 ) -> Result<Arc<ServerConfig>, TlsError> {

@@ -2,6 +2,7 @@
 //! a device that is not on it gets a TLS alert.
 
 use super::{Devices, TlsError, config, fingerprint};
+use crate::sync::locked;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -11,7 +12,7 @@ use rustls::{
 };
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 /// The identity of a server, and its list of devices.
@@ -37,7 +38,10 @@ impl Identity {
             path: devices.to_path_buf(),
             read: Mutex::default(),
         });
-        let tls = config::listed_server_config(folder, &devices)?;
+        let tls = config::server_config_of(folder, |authority| {
+            let devices = Arc::clone(&devices);
+            Arc::new(ListedVerifier { authority, devices })
+        })?;
         Ok(Self { tls, devices })
     }
 }
@@ -64,7 +68,7 @@ struct Read {
 
 impl ListedDevices {
     fn read(&self) -> MutexGuard<'_, Read> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.read)
     }
 
     /// Returns the list, and reads it again if the file has changed. On an error the list is missing or invalid, and no

@@ -2,12 +2,13 @@
 
 mod decode;
 mod encode;
+mod error;
 mod frames;
 mod message;
 mod pack;
 mod primitive;
 
-pub use decode::DecodeError;
+pub use error::DecodeError;
 pub use frames::{Frame, FrameReader};
 pub use message::{
     ANSWER_BYTES_MAX, Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,

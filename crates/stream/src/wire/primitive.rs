@@ -1,6 +1,6 @@
 //! The building blocks of messages: numbers, lists of blocks, and the cursor that reads them.
 
-use super::DecodeError;
+use super::error::DecodeError;
 use crate::block::{BlockAt, FileId, Token};
 
 /// Flag of a run's first number: it is in another file than the run before.

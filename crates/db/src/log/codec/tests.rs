@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]
-    fn readings_round_trip(
+    fn a_reading_is_decoded_as_it_was_encoded(
         id: u32,
         base: i64,
         arrival: u64,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::log::codec::decode;
-use crate::owners::Owners;
+use crate::log::owners::Owners;
 use crate::queue::Queue;
 use crate::store::MemoryStore;
 use base::sim::SimClock;
@@ -365,7 +365,7 @@ fn an_empty_segment_begins_with_its_head_and_not_with_the_clock() {
 }
 
 #[test]
-fn nothing_is_announced_that_was_not_appended() {
+fn only_appended_readings_are_announced() {
     let mut bench = Bench::new(1 << 20);
     bench.commit(&[(0, 0)]).expect("committed");
     assert_eq!(bench.in_flight_since_ns.load(Ordering::Relaxed), NO_READING);

@@ -5,9 +5,9 @@
 
 pub mod packet;
 
+use super::context::{Context, Leave, POLL_MS_MAX, Serving};
 use super::forwarder::Forwarder;
 use super::options::{MqttVersion, Target, UpstreamOptions};
-use super::run::{Context, Leave, POLL_MS_MAX, Serving};
 use super::wire::{self, Event, Wire};
 use crate::secret;
 use base::block::BlockDevice;
@@ -51,10 +51,11 @@ pub(crate) struct Connection {
     /// Messages that the broker does not allow this client to publish, and since when there are any, in ms.
     denied: Vec<u64>,
     denied_since_ms: u64,
-    /// Whether the broker has taken any message; whether it is known to deny messages because of their topics; until
-    /// when one more sign of that suffices, in ms.
+    /// Whether the broker has taken any message.
     has_taken: bool,
+    /// Whether the broker is known to deny messages because of their topics.
     denies_topics: bool,
+    /// Until when one more sign of that suffices, in ms.
     expected_until_ms: u64,
 }
 
@@ -484,9 +485,10 @@ impl Connection {
     }
 }
 
-/// Returns whether a broker that ends the connection for this reason may do so because of the last message: a normal
-/// end, an unspecified error, a malformed packet, a protocol error, an implementation-specific error, a wrong topic,
-/// topic alias or payload, a packet that is too large. All other reasons lie in the broker or in this client.
+/// Returns whether a broker that ends the connection for this reason may do so because of the last message. The reasons
+/// are a normal end and an unspecified or implementation-specific error, a malformed packet and a protocol error.
+/// Others are a wrong topic, topic alias or payload, and a packet that is too large. All other reasons lie in the
+/// broker or in this client.
 fn may_be_for_a_message(reason: u8) -> bool {
     matches!(reason, 0 | 0x80..=0x83 | 0x90 | 0x94 | 0x95 | 0x99)
 }

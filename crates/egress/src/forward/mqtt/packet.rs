@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_publisher_is_sent_ends_the_connection() {
+    fn a_packet_that_no_publisher_gets_ends_the_connection() {
         for bytes in [
             &[0x30u8, 0][..],
             &[0x40, 2, 0, 0],

@@ -1,18 +1,20 @@
 //! Payloads of Sparkplug B, as its protobuf schema describes them.
 //!
-//! The metrics of a payload stay packed until each is read for itself: a bad one affects no other. Each metric, of two
-//! bytes at least, takes 32 bytes beside, so the longest payload takes 25 MiB at most while it is unpacked; then one of
-//! too many metrics is refused. What has no scalar value stays packed for good, so nothing is nested.
+//! The metrics of a payload stay packed until each is read for itself: a bad one affects no other. Each metric has two
+//! bytes at least and takes 32 bytes more. So the longest payload takes 25 MiB at most while it is unpacked. Then a
+//! payload of too many metrics is refused. What has no scalar value stays packed for good, so nothing is nested.
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::types::BOOLEAN;
 use super::{SPARKPLUG_BYTES_MAX, SPARKPLUG_MESSAGE_METRICS_MAX};
 use crate::intake::Reason;
 
 /// The metric that numbers the sessions of an edge node: its birth and its death have the same number.
 pub(super) const SESSION: &str = "bdSeq";
+
+/// The number of the type of truth values.
+pub(super) const BOOLEAN: u32 = 11;
 
 /// The metric of an edge node that asks for its birth.
 const REBIRTH: &str = "Node Control/Rebirth";
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_payload_is_refused_and_a_bad_metric_affects_itself() {
+    fn bytes_that_are_no_payload_are_refused_and_a_bad_metric_affects_itself() {
         let long = vec![0; SPARKPLUG_BYTES_MAX + 1];
         assert_eq!(Payload::of(&long), Err(Reason::Oversized));
         let mut many = [0x12_u8, 0x00].repeat(SPARKPLUG_MESSAGE_METRICS_MAX);

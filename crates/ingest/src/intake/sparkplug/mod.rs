@@ -1,10 +1,10 @@
 //! Messages of Sparkplug B, version 3.0: what edge nodes and their devices send.
 //!
 //! **Holds:** what a message says, what its values are, and what must be known from earlier messages: the names and
-//! types that a birth gives to aliases, and who is alive.
+//! types that a birth gives to aliases, and which nodes are alive.
 //!
-//! **Invariants:** a metric that cannot be read costs itself alone; no alias gets a name that no birth has given it;
-//! what is known of all edge nodes together stays within limits, whatever comes.
+//! **Invariants:** a metric that cannot be read affects no other metric. No alias gets a name that no birth has given
+//! it. What is known of all edge nodes together stays within limits under any input.
 //!
 //! **Files:** `topic.rs` topics, `message.rs` payloads, `types.rs` types and values, `names.rs` names of metrics,
 //! `nodes.rs` edge nodes and devices, `figures.rs` what people are shown of them, `run.rs` the path of a message.

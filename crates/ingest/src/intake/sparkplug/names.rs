@@ -11,13 +11,13 @@ use crate::intake::json::push_levels;
 
 /// What is known of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownMetric {
     /// Its name as levels of a key; empty if no key can be made of it.
     pub(super) path: Arc<str>,
     pub(super) kind: DataType,
 }
 
-impl Known {
+impl KnownMetric {
     pub(super) fn of(name: &str, kind: DataType) -> Self {
         Self {
             path: path_of(name).into(),
@@ -42,9 +42,9 @@ fn path_of(name: &str) -> String {
 /// The metrics of an edge node, or of a device. Each takes about 200 bytes, 1,200 at most.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    by_name: HashMap<Box<str>, Known>,
+    by_name: HashMap<Box<str>, KnownMetric>,
     /// `None`: the birth has given the alias to two metrics, so it names none.
-    by_alias: HashMap<u64, Option<Known>>,
+    by_alias: HashMap<u64, Option<KnownMetric>>,
     count: usize,
 }
 
@@ -68,7 +68,7 @@ impl Names {
             let (Some(name), Some(kind)) = (name, kind) else {
                 continue;
             };
-            let known = Known::of(name, kind);
+            let known = KnownMetric::of(name, kind);
             self.count += 1;
             if let Some(alias) = metric.alias {
                 let first = self.by_alias.entry(alias).or_insert(Some(known.clone()));
@@ -82,11 +82,11 @@ impl Names {
         }
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<&Known> {
+    pub(super) fn by_name(&self, name: &str) -> Option<&KnownMetric> {
         self.by_name.get(name)
     }
 
-    pub(super) fn by_alias(&self, alias: u64) -> Option<&Known> {
+    pub(super) fn by_alias(&self, alias: u64) -> Option<&KnownMetric> {
         self.by_alias.get(&alias)?.as_ref()
     }
 }
@@ -152,7 +152,7 @@ mod tests {
             9,
         );
         assert_eq!(names.by_alias(1), None);
-        let b = Known::of("b", DataType::Boolean);
+        let b = KnownMetric::of("b", DataType::Boolean);
         assert_eq!(
             (names.by_alias(2), names.by_name("b")),
             (Some(&b), Some(&b))

@@ -1,10 +1,10 @@
-//! What is known of edge nodes and their devices: who is alive, which metrics they have, which messages are missing.
+//! What is known of edge nodes and their devices: which are alive, their metrics, and which messages are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::figures::{EDGE_NODE_DEVICES_SHOWN, EdgeNodeFigures, EdgeNodeState};
 use super::message::{self, Payload};
-use super::names::{Known, Names};
+use super::names::{KnownMetric, Names};
 use super::topic::{Kind, Topic};
 use super::{
     Outgoing, SPARKPLUG_DEVICES_MAX, SPARKPLUG_METRICS_PER_KEY, SPARKPLUG_NAME_BYTES_MAX,
@@ -328,8 +328,8 @@ impl Nodes {
     }
 
     /// Returns whether there is room for another edge node. Its birth takes the place of one that is not alive, rather
-    /// of one that was never born. The birth of a device takes no place: the edge node that gives way could come back
-    /// in the same way, and would be asked for its birth each time.
+    /// of one that was never born. The birth of a device takes no place. Otherwise the removed edge node could come
+    /// back in the same way, and would be asked for its birth each time.
     fn make_room(&mut self, topic: &Topic<'_>) -> bool {
         if self.nodes.len() < SPARKPLUG_NODES_MAX {
             return true;
@@ -382,12 +382,22 @@ impl Nodes {
     }
 
     /// Returns what the birth says about the metric with this name.
-    pub(super) fn by_name(&self, node: &str, device: Option<&str>, name: &str) -> Option<&Known> {
+    pub(super) fn by_name(
+        &self,
+        node: &str,
+        device: Option<&str>,
+        name: &str,
+    ) -> Option<&KnownMetric> {
         self.names(node, device)?.by_name(name)
     }
 
     /// Returns what the birth says about the metric with this alias.
-    pub(super) fn by_alias(&self, node: &str, device: Option<&str>, alias: u64) -> Option<&Known> {
+    pub(super) fn by_alias(
+        &self,
+        node: &str,
+        device: Option<&str>,
+        alias: u64,
+    ) -> Option<&KnownMetric> {
         self.names(node, device)?.by_alias(alias)
     }
 
@@ -405,9 +415,9 @@ impl Nodes {
         }
     }
 
-    /// Asks the edge node for its birth if one may be missing, but not again within a while: the answer takes time. If
-    /// a birth comes and metrics still have no name, the while doubles: an edge node whose births are incomplete must
-    /// not be made to send them all the time.
+    /// Asks the edge node for its birth if one may be missing, but not again within an interval: the answer takes time.
+    /// If a birth comes and metrics still have no name, the interval doubles. An edge node with incomplete births must
+    /// not send them all the time.
     pub(super) fn ask(&mut self, topic: &Topic<'_>, now_ms: i64) {
         let Some(node) = self.nodes.get_mut(name_of(topic).as_str()) else {
             return;
@@ -614,7 +624,7 @@ mod tests {
         take(&mut nodes, "NBIRTH/e");
         assert_eq!(changed(&nodes), [(None, true)]);
         take(&mut nodes, "DBIRTH/e/a");
-        // Of `c` nobody has said that it is there.
+        // No message has said that `c` is there.
         assert_eq!(one(&nodes).devices, 2);
         assert_eq!(nodes.by_alias("g/e", Some("b"), 1), None);
         take(&mut nodes, "NDATA/e");
@@ -732,14 +742,13 @@ mod tests {
         nodes.ask(&parsed, 128 * SPARKPLUG_REBIRTH_MS_MIN);
         assert!(nodes.outgoing().is_some());
         begin(&mut nodes, "spBv1.0/g/NBIRTH/e", 0, None).unwrap();
-        // The clock is set back by two hours, which is long enough to begin anew. A request without an answer may have
-        // been lost.
+        // The clock is set back by two hours: begin anew. A request without an answer may have been lost.
         let asked = asked_at(&mut nodes, false, 5);
         assert_eq!(asked, [0, 1, 2, 3, 4]);
     }
 
     #[test]
-    fn what_is_known_stays_within_limits() {
+    fn known_nodes_and_metrics_stay_within_limits() {
         let mut nodes = Nodes::new(1);
         for at in 0..SPARKPLUG_NODES_MAX {
             let kind = if at == 3 { "NDATA" } else { "NBIRTH" };

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 
 use super::message::{Metric, Payload, SESSION};
-use super::names::Known;
+use super::names::KnownMetric;
 use super::nodes::{Nodes, name_of};
 use super::topic::{self, Found, Kind, Topic};
 use super::types::DataType;
@@ -15,8 +15,8 @@ use crate::intake::{
     Reason, SparkplugRule,
 };
 
-/// What `{place}` of a key is for the metrics of an edge node, before the device for those of a device, and for what
-/// has come or gone.
+/// What `{place}` of a key is: for metrics of an edge node, before the device for metrics of a device, and for the
+/// state of either.
 const PLACE_NODE: &str = "node";
 const PLACE_DEVICE: &str = "device";
 const PLACE_STATE: &str = "state";
@@ -293,7 +293,7 @@ impl<D: Destination> Intake<D> {
         origin: Origin,
         message: &Message<'_>,
         metric: &Metric,
-    ) -> Result<Known, Reason> {
+    ) -> Result<KnownMetric, Reason> {
         let (node, device) = (message.node.as_str(), message.topic.device);
         let name = metric.name.as_deref().filter(|name| !name.is_empty());
         let own = DataType::of(metric.datatype.unwrap_or_default());
@@ -301,7 +301,7 @@ impl<D: Destination> Intake<D> {
             let (Some(name), Some(kind)) = (name, own) else {
                 return Err(Reason::SparkplugInvalid);
             };
-            let known = Known::of(name, kind);
+            let known = KnownMetric::of(name, kind);
             // Without the name of a metric nothing could be made of its later values.
             let is_kept =
                 known.path.is_empty() || self.sparkplug.by_name(node, device, name).is_some();
@@ -314,7 +314,7 @@ impl<D: Destination> Intake<D> {
             (Some(name), _) => {
                 let born = self.sparkplug.by_name(node, device, name);
                 let found = match own {
-                    Some(kind) => Some(Known::of(name, kind)),
+                    Some(kind) => Some(KnownMetric::of(name, kind)),
                     None => born.filter(|_| origin == Origin::Sent).cloned(),
                 };
                 (found, Reason::SparkplugNoBirth)

@@ -2,19 +2,16 @@
 
 use std::borrow::Cow;
 
-use super::message::Sent;
+use super::message::{BOOLEAN, Sent};
 use crate::intake::Reason;
 use crate::intake::value::DecodedValue;
-
-/// The number of the type of truth values.
-pub(super) const BOOLEAN: u32 = 11;
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataType {
-    /// A signed integer of so many bits.
+    /// A signed integer with this number of bits.
     Signed(u32),
-    /// An unsigned integer of so many bits.
+    /// An unsigned integer with this number of bits.
     Unsigned(u32),
     /// A number with a fraction, of 32 or 64 bits.
     Float,
@@ -23,7 +20,7 @@ pub(super) enum DataType {
     Text,
     /// A moment, in ms since 1970.
     Moment,
-    /// A table, metrics in a metric, bytes, a file, an array, or a type that nobody knows: no scalar value.
+    /// A table, metrics in a metric, bytes, a file, an array, or an unknown type: no scalar value.
     Other,
 }
 
@@ -158,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn other_scalars_are_what_they_are() {
+    fn floats_booleans_and_texts_have_their_own_types() {
         use DecodedValue::{Boolean, Float};
         let text = |text: &'static str| Ok(DecodedValue::Text(Cow::Borrowed(text)));
         let sent = |text: &str| Sent::Text(text.to_owned());
@@ -183,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scalar_is_known_as_that() {
+    fn values_that_are_no_scalars_are_refused_by_their_type() {
         assert_eq!(DataType::of(0), None);
         let none = Bytes::new();
         let scalar = Sent::Boolean(true);

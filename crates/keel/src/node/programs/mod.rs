@@ -4,16 +4,18 @@
 //! that a put needs. A process leads a process group of its own and is ended together with it. When the node is killed,
 //! the kernel signals the process, and the next start ends what is left.
 //!
-//! **Files:** `leftovers.rs` programs that earlier runs have left; `process.rs` one process: its start, its output, its
-//! end; `output.rs` the part of its output that is logged; `watch.rs` communication between a thread and the rest of
-//! the node; `mount.rs` mounts; `stay.rs` programs that stay; `periodic.rs` programs that are started at each period.
+//! **Files:** `surroundings.rs` what all programs share; `orphans.rs` programs that earlier runs have left;
+//! `process.rs` one process: its start, its output, its end; `output.rs` the part of its output that is logged;
+//! `watch.rs` communication between a thread and the rest of the node; `mount.rs` mounts; `supervision.rs` programs
+//! that are restarted when they end; `periodic.rs` programs that are started at each period.
 
-mod leftovers;
 mod mount;
+mod orphans;
 mod output;
 mod periodic;
 mod process;
-mod stay;
+mod supervision;
+mod surroundings;
 mod watch;
 
 use super::log;
@@ -21,27 +23,14 @@ use super::qos::OwnTasks;
 use crate::config::{Config, MountConfig, Start, TaskConfig};
 use crate::status::{MountFigures, TaskFigures};
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use surroundings::{STACK_BYTES, Surroundings, thread};
 use tokio::sync::oneshot;
 use watch::Watch;
 
-/// Stack of the threads; they need little.
-const STACK_BYTES: usize = 256 << 10;
-
-/// What all programs are told.
-pub(super) struct Surroundings {
-    /// Path of this executable.
-    program: PathBuf,
-    /// The working directory of the processes: the folder of the configuration.
-    folder: PathBuf,
-    socket: PathBuf,
-    /// Identity of the store and of its file.
-    store: String,
-    region: Option<PathBuf>,
-    own_tasks: OwnTasks,
-}
+pub(crate) use surroundings::folder_of;
 
 struct Running<F> {
     watch: Arc<Watch<F>>,
@@ -55,7 +44,7 @@ struct Mount {
 
 struct Task {
     config: TaskConfig,
-    running: Running<stay::Known>,
+    running: Running<supervision::Known>,
 }
 
 #[derive(Default)]
@@ -68,8 +57,8 @@ struct All {
 
 /// The programs; they run until this is dropped.
 pub(crate) struct Programs {
-    /// What an earlier run has left and could not be ended.
-    leftover: Option<String>,
+    /// Programs of earlier runs that run on, or may run on.
+    orphans: Option<String>,
     surroundings: Arc<Surroundings>,
     all: RefCell<All>,
     /// Stack of a task's thread; a test asks for too much.
@@ -77,24 +66,17 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Ends what earlier runs have left, and starts all that the configuration names.
+    /// Ends programs of earlier runs, and starts all that the configuration names.
     pub(crate) async fn start(
         config: &Config,
         config_file: &Path,
         store: String,
         own_tasks: OwnTasks,
     ) -> std::io::Result<Self> {
-        let surroundings = Surroundings {
-            program: std::env::current_exe()?,
-            folder: folder_of(config_file),
-            socket: absolute(&config.node.socket),
-            store,
-            region: config.region.as_ref().map(|region| absolute(&region.file)),
-            own_tasks,
-        };
-        let leftover = leftovers::end(surroundings.store.clone()).await;
+        let surroundings = Surroundings::new(config, config_file, store, own_tasks)?;
+        let orphans = orphans::end(surroundings.store.clone()).await;
         let programs = Self {
-            leftover,
+            orphans,
             surroundings: Arc::new(surroundings),
             all: RefCell::default(),
             stack_bytes: STACK_BYTES,
@@ -135,8 +117,8 @@ impl Programs {
         &self,
         config: &TaskConfig,
         before: Option<JoinHandle<()>>,
-    ) -> Running<stay::Known> {
-        let (watch, events) = Watch::new(stay::known(config));
+    ) -> Running<supervision::Known> {
+        let (watch, events) = Watch::new(supervision::known(config));
         let watch = Arc::new(watch);
         let (theirs, around) = (Arc::clone(&watch), Arc::clone(&self.surroundings));
         let all = self.all.borrow();
@@ -157,7 +139,7 @@ impl Programs {
             if let Some(before) = take(&awaited) {
                 before.join().ok();
             }
-            let task = stay::Task {
+            let task = supervision::Task {
                 config: &config,
                 around: &around,
                 watch: &theirs,
@@ -174,7 +156,7 @@ impl Programs {
             Err(error) => {
                 let why = format!("it has no thread ({error})");
                 log::event("task", format!("{name}: {why}"));
-                stay::give_up(&watch, why);
+                supervision::give_up(&watch, why);
                 // The next one of this name still waits for it.
                 let before = take(&before).map(|before| (name, before));
                 self.all.borrow_mut().leaving.extend(before);
@@ -233,13 +215,15 @@ impl Programs {
         let tasks = all.tasks.iter();
         (
             mounts.map(|one| mount::shown(&one.running.watch)).collect(),
-            tasks.map(|one| stay::shown(&one.running.watch)).collect(),
+            tasks
+                .map(|one| supervision::shown(&one.running.watch))
+                .collect(),
         )
     }
 
-    /// Returns what an earlier run has left, or may have left.
-    pub(crate) fn leftover(&self) -> Option<String> {
-        self.leftover.clone()
+    /// Returns which programs of earlier runs run on, or may run on.
+    pub(crate) fn orphans(&self) -> Option<String> {
+        self.orphans.clone()
     }
 
     /// Ends all programs, tasks before mounts. The receiver reports when they have ended, which takes seconds if
@@ -286,22 +270,6 @@ impl Drop for All {
     fn drop(&mut self) {
         end(self);
     }
-}
-
-fn thread(name: &str) -> std::thread::Builder {
-    std::thread::Builder::new()
-        .name(name.into())
-        .stack_size(STACK_BYTES)
-}
-
-/// Returns the working directory of programs and commands: the folder of the configuration.
-pub(super) fn folder_of(config_file: &Path) -> PathBuf {
-    let file = absolute(config_file);
-    file.parent().unwrap_or(Path::new("/")).to_path_buf()
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
 #[cfg(test)]

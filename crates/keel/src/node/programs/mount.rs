@@ -1,11 +1,12 @@
-//! A mount: `keel stream mount` as a process of its own, so that a FUSE file system can block only its callers and not
-//! the node. It is restarted while the node runs.
+//! A mount: `keel stream mount` as a process of its own. So a FUSE file system can block only its callers and not the
+//! node. It is restarted while the node runs.
 
 use super::output::Output;
 use super::process::{self, Process};
+use super::surroundings::{Surroundings, absolute};
 use super::watch::{self, Event, Watch};
-use super::{Surroundings, absolute, log};
 use crate::config::MountConfig;
+use crate::node::log;
 use crate::status::{MountFigures, MountTraffic};
 use serde::Deserialize;
 use std::process::Command;

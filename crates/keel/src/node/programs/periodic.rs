@@ -3,7 +3,7 @@
 
 use super::output::Output;
 use super::process::{self, End, Process};
-use super::stay::{OwnDeclaration, Task};
+use super::supervision::{OwnDeclaration, Task};
 use super::watch::{self, Event};
 use base::clock::{Clock, SystemClock};
 use db::{Instance, Monitor, ReleaseTimer};

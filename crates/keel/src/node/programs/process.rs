@@ -1,8 +1,8 @@
-//! One process: started as the leader of a group; its output is read line by line, its end is awaited, and it is ended
+//! One process, started as the leader of a group. Its output is read line by line, its end is awaited, and it is ended
 //! together with its group.
 
+use super::surroundings::{Surroundings, thread};
 use super::watch::{self, Event, Watch};
-use super::{Surroundings, thread};
 use base::clock::{Clock, SystemClock};
 use std::io::{BufRead, BufReader, PipeReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -336,7 +336,7 @@ mod tests {
         let ended = process.try_end(&events, |_| {});
         become_user(0);
         let Err(process) = ended else {
-            panic!("it was ended by somebody who may not")
+            panic!("it was ended by a user without the permission")
         };
         let Ok(end) = process.try_end(&events, |_| {}) else {
             panic!("it was not ended")

@@ -1,6 +1,7 @@
 //! Tasks that the node declares for programs that it has started and that do not declare one themselves.
 
-use super::{Declared, Shared, TaskId};
+use super::state::Shared;
+use super::tasks::{Declared, TaskId};
 use libkeel::protocol::Failure;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ impl OwnTasks {
     /// Creates a handle without a sampling thread.
     pub(crate) fn alone(config: &crate::config::QosConfig) -> Self {
         Self::new(Arc::new(Shared {
-            inner: std::sync::Mutex::new(super::Inner::new(config, Vec::new())),
+            inner: std::sync::Mutex::new(super::state::Inner::new(config, Vec::new())),
             changed: std::sync::Condvar::new(),
         }))
     }

@@ -1,12 +1,12 @@
 //! Requests of clients: declaring a task, reporting what a task did, showing or changing the quality of service.
 
-use super::tasks::is_thread_of;
-use super::{Declared, TaskId, Wishes};
-use crate::node::Node;
-use crate::node::session::{Answer, failure, framed};
+use super::state::Wishes;
+use super::tasks::{Declared, TaskId, is_thread_of};
+use crate::node::answer::{Answer, failure, framed};
+use crate::node::state::Node;
 use base::error::Code;
-use db::qos::controller::{self, SetPoints};
-use db::qos::regulator::Excitation;
+use control::controller::{self, SetPoints};
+use control::regulator::Excitation;
 use libkeel::protocol::{
     Failure, Kind, Mode, Qos, Task, TaskDeclared, TaskKind, TaskNoted, TaskPeriod,
 };

@@ -1,8 +1,8 @@
 //! The choice of the actuator that sets the speed of the tasks' threads.
 
 use crate::config::ActuatorKind;
-use db::qos::actuator::{
-    Actuator, ActuatorError, Cpufreq, Deadline, Files, Lock, NoActuator, RtGroup, SavedError,
+use actuator::{
+    ActuatorError, AnyActuator, Cpufreq, Deadline, Files, Lock, NoActuator, RtGroup, SavedError,
     SystemFiles,
 };
 use std::path::{Path, PathBuf};
@@ -83,11 +83,11 @@ pub(crate) fn open(
     threads: &[u32],
     root: &Path,
     saved_path: &Path,
-) -> Result<Box<dyn Actuator>, String> {
+) -> Result<AnyActuator, String> {
     if threads.is_empty() {
         return Ok(Box::new(NoActuator));
     }
-    let cpufreq = || -> Result<Box<dyn Actuator>, SavedError> {
+    let cpufreq = || -> Result<AnyActuator, SavedError> {
         let cores = cores_of(threads);
         // Check before taking the lock: most machines need none.
         Cpufreq::check(&SystemFiles, root, &cores)?;
@@ -95,13 +95,13 @@ pub(crate) fn open(
         let opened = Cpufreq::open(Box::new(SystemFiles), root, &cores, saved_path, lock)?;
         Ok(Box::new(opened))
     };
-    let rtgroup = || -> Result<Box<dyn Actuator>, String> {
+    let rtgroup = || -> Result<AnyActuator, String> {
         let opened = RtGroup::open(Box::new(SystemFiles), root, &group_name(), threads);
         Ok(Box::new(
             opened.map_err(|error: ActuatorError| error.to_string())?,
         ))
     };
-    let deadline = || -> Box<dyn Actuator> { Box::new(Deadline::new(threads)) };
+    let deadline = || -> AnyActuator { Box::new(Deadline::new(threads)) };
     match kind {
         ActuatorKind::None => Ok(Box::new(NoActuator)),
         ActuatorKind::Cpufreq => cpufreq().map_err(|error| error.to_string()),

@@ -1,10 +1,10 @@
 //! The tasks that programs have declared, and what they have reported since the loop's last look.
 
-use super::failure;
+use crate::node::answer::failure;
 use crate::qos::{TaskState, TasksEnded};
 use base::error::Code;
+use control::figures::Figures;
 use db::Monitor;
-use db::qos::figures::Figures;
 use libkeel::protocol::Failure;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_did_before_it_left_counts_in_its_period_and_ever_after() {
+    fn instances_of_a_departed_task_count_in_its_period_and_ever_after() {
         let mut tasks = Tasks::default();
         let one = tasks.declare(declared("one", 1.0), 9).unwrap();
         let other = tasks.declare(declared("other", 1.0), 9).unwrap();

@@ -1,14 +1,16 @@
 //! The sampling thread: waits for the end of a period, takes its figures, lets the loop decide, and shows the result.
 
-use super::left::{Leftovers, Places, RETRY};
+use super::speed;
+use super::state::{Inner, Shared, Wishes, identification};
 use super::tasks::PATIENCE;
-use super::{Inner, Shared, Wishes, speed};
-use crate::node::{Db, log};
-use crate::qos::{IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
-use db::qos::actuator::{Actuator, ActuatorError, NoActuator, RtGroup};
-use db::qos::controller::{ADMISSION, Held, Mode, SPEED};
-use db::qos::figures::Figures;
-use db::qos::regulator::{Identification, Regulator};
+use super::unrestored::{Places, RETRY, Unrestored};
+use crate::node::database::Db;
+use crate::node::log;
+use crate::qos::{PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
+use actuator::{Actuator, ActuatorError, NoActuator, RtGroup};
+use control::controller::{ADMISSION, Mode, SPEED};
+use control::figures::Figures;
+use control::regulator::{Identification, Regulator};
 use db::{ObjectId, SegmentStore};
 use std::path::Path;
 use std::sync::PoisonError;
@@ -23,8 +25,8 @@ const LEASE: Duration = Duration::from_secs(10);
 /// What to do next.
 enum Event {
     Stop,
-    /// Restore settings that were left.
-    Look,
+    /// Restore settings that an earlier attempt did not restore.
+    Restore,
     /// Show what tasks did that ended before anything was driven for them.
     Departed(Option<Figures>, Duration),
     Period(Ended),
@@ -44,7 +46,7 @@ struct Ended {
 }
 
 struct Loop {
-    regulator: Regulator,
+    regulator: Regulator<ActuatorError>,
     /// Threads, their processors and the kind of the current actuator.
     threads: Vec<u32>,
     cores: Vec<u32>,
@@ -54,7 +56,7 @@ struct Loop {
     /// When an actuator was last opened, or the attempt failed.
     opened_at: Instant,
     /// Settings that could not be restored.
-    left: Leftovers,
+    unrestored: Unrestored,
     begun: Instant,
     periods: u64,
     missing: u64,
@@ -73,8 +75,8 @@ type MeasuredWith = (u32, u32, crate::config::ActuatorKind);
 /// Runs until the node ends.
 pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
     let root = speed::root(&shared.lock().config.machine_root);
-    let mut here = Loop::new(Leftovers::new(places));
-    here.left.look(&root);
+    let mut here = Loop::new(Unrestored::new(places));
+    here.unrestored.restore(&root);
     here.show(shared, db);
     while here.next(shared, db) {}
     if let Err(error) = here
@@ -84,14 +86,14 @@ pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
         let said = match error {
             // This error already describes itself and the remedy.
             ActuatorError::NotPutBack { .. } => error.to_string(),
-            error => format!("the speed is not as it was before: {error}"),
+            error => format!("the original speed is not restored: {error}"),
         };
         log::event("warning", said);
     }
 }
 
 impl Loop {
-    fn new(left: Leftovers) -> Self {
+    fn new(unrestored: Unrestored) -> Self {
         Self {
             regulator: Regulator::new(Box::new(NoActuator)),
             threads: Vec::new(),
@@ -99,7 +101,7 @@ impl Loop {
             kind: crate::config::ActuatorKind::None,
             actuator_error: None,
             opened_at: Instant::now(),
-            left,
+            unrestored,
             begun: Instant::now(),
             periods: 0,
             missing: 0,
@@ -114,9 +116,9 @@ impl Loop {
     fn next(&mut self, shared: &Shared, db: &Db) -> bool {
         let ended = match self.wait(shared) {
             Event::Stop => return false,
-            Event::Look => {
+            Event::Restore => {
                 let root = speed::root(&shared.lock().config.machine_root);
-                self.left.look(&root);
+                self.unrestored.restore(&root);
                 self.show(shared, db);
                 return true;
             }
@@ -177,8 +179,8 @@ impl Loop {
                 return Event::Stop;
             }
             let is_at_rest = inner.tasks.is_empty() && self.is_at_rest();
-            if is_at_rest && !self.left.is_empty() && self.left.due_in().is_zero() {
-                return Event::Look;
+            if is_at_rest && !self.unrestored.is_empty() && self.unrestored.due_in().is_zero() {
+                return Event::Restore;
             }
             let sampling = inner.sampling();
             let (period, patience) = (sampling.period, inner.tasks.span(sampling) * PATIENCE);
@@ -217,8 +219,8 @@ impl Loop {
             let wait = if inner.tasks.is_empty() {
                 if is_at_rest && inner.tasks.departed_since().is_some() {
                     period.saturating_sub(elapsed)
-                } else if is_at_rest && !self.left.is_empty() {
-                    self.left.due_in()
+                } else if is_at_rest && !self.unrestored.is_empty() {
+                    self.unrestored.due_in()
                 } else if is_at_rest {
                     Duration::from_secs(3600)
                 } else {
@@ -306,7 +308,7 @@ impl Loop {
         }
         // Retry: another user of the actuator may have ended, or missing processors may be back.
         let is_idle = self.regulator.actuator_name() == NoActuator.name();
-        let is_wanting = self.actuator_error.is_some() || is_idle && !self.left.is_empty();
+        let is_wanting = self.actuator_error.is_some() || is_idle && !self.unrestored.is_empty();
         let is_due = is_wanting && self.opened_at.elapsed() >= RETRY;
         // A task may move to another processor, and a processor that is switched off serves no task.
         let cores = match is_told_by_files(kind) {
@@ -377,12 +379,12 @@ impl Loop {
         let before = self.regulator.actuator_name();
         // Restore what the old actuator changed before the new one reads the current settings.
         self.regulator.set_actuator(Box::new(NoActuator));
-        self.left.look(root);
+        self.unrestored.restore(root);
         self.opened_at = Instant::now();
         let is_told_by_files = is_told_by_files(kind);
-        let opened = match self.left.unsure().filter(|_| is_told_by_files) {
+        let opened = match self.unrestored.unsure().filter(|_| is_told_by_files) {
             Some(why) if !threads.is_empty() => Err(why.to_owned()),
-            _ => speed::open(kind, threads, root, self.left.saved_path()),
+            _ => speed::open(kind, threads, root, self.unrestored.saved_path()),
         };
         match opened {
             Ok(actuator) => {
@@ -404,7 +406,7 @@ impl Loop {
     }
 
     fn show(&mut self, shared: &Shared, db: &Db) {
-        let settings_left = self.left.lines();
+        let settings_left = self.unrestored.lines();
         let is_identifying = matches!(self.regulator.identification(), Identification::Running(..));
         let mode = self.regulator.mode();
         let drives_speed = is_identifying || matches!(mode, Mode::SpeedOnly | Mode::Both);
@@ -459,22 +461,6 @@ fn is_told_by_files(kind: crate::config::ActuatorKind) -> bool {
     matches!(kind, Cpufreq | Auto)
 }
 
-/// Returns the state before the first period.
-pub(super) fn at_rest() -> QosState {
-    let held = held_name(Held::Free);
-    QosState {
-        actuator: NoActuator.name().to_owned(),
-        speed: 1.0,
-        admitted: 1.0,
-        speed_held: held.to_owned(),
-        admitted_held: held.to_owned(),
-        model_true: true,
-        obeyed: true,
-        identification: identification(&Identification::None),
-        ..QosState::default()
-    }
-}
-
 /// Returns the keys that lost the most readings.
 fn shed_keys<S: SegmentStore>(db: &db::Database<S>, shed: u64) -> Vec<ShedKey> {
     if shed == 0 {
@@ -506,58 +492,16 @@ fn shown(figures: &Figures, length: Duration) -> PeriodState {
     }
 }
 
-/// Rounds a measured number to useful digits: the longest identification with the most possible tasks must fit one
-/// answer.
-fn short(number: f64) -> f64 {
-    let rounded = (number * 1e9).round() / 1e9;
-    if rounded.is_finite() { rounded } else { number }
-}
-
-fn identification(now: &Identification) -> IdentificationState {
-    let done = |profiled: usize, driven: usize| (profiled + driven) as u32;
-    match now {
-        Identification::None => IdentificationState {
-            state: "none".to_owned(),
-            ..IdentificationState::default()
-        },
-        Identification::Running(excitation, run) => IdentificationState {
-            state: "running".to_owned(),
-            periods_done: done(run.profiled.len(), run.driven.len()),
-            periods_wanted: excitation.profiled + excitation.driven,
-            ..IdentificationState::default()
-        },
-        Identification::Done(run) => IdentificationState {
-            state: "done".to_owned(),
-            periods_done: done(run.profiled.len(), run.driven.len()),
-            periods_wanted: done(run.profiled.len(), run.driven.len()),
-            why: None,
-            profiled: run.profiled.iter().map(|it| it.map(short)).collect(),
-            driven: run
-                .driven
-                .iter()
-                .map(|sample| {
-                    let ([tardiness, ratio], [speed, admitted]) = (sample.outputs, sample.inputs);
-                    [tardiness, ratio, speed, admitted].map(short)
-                })
-                .collect(),
-        },
-        Identification::GivenUp(why) => IdentificationState {
-            state: "given-up".to_owned(),
-            why: Some(why.clone()),
-            ..IdentificationState::default()
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Declared;
+    use super::super::state::{at_rest, short};
+    use super::super::tasks::Declared;
     use super::*;
     use crate::config::Config;
-    use crate::node::session::framed;
+    use crate::node::answer::framed;
     use crate::qos::TaskState;
-    use db::qos::identify::Sample;
-    use db::qos::regulator::{DRIVEN_MAX, PROFILED_MAX, Run};
+    use control::identify::Sample;
+    use control::regulator::{DRIVEN_MAX, PROFILED_MAX, Run};
     use libkeel::protocol::Kind;
 
     #[test]
@@ -565,7 +509,7 @@ mod tests {
         let text = "[qos]\nsampling_period_ms = 1000\ninstances_min = 10\n";
         let config = Config::parse(text, "test", Path::new("/nowhere")).unwrap();
         let mut inner = Inner::new(&config.qos, Vec::new());
-        let here = Loop::new(Leftovers::new(Places::of(&config)));
+        let here = Loop::new(Unrestored::new(Places::of(&config)));
         let declared = Declared {
             name: "slow".to_owned(),
             period_ns: 900_000_000,

@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use zstd::bulk::Decompressor;
 
 use super::format::{LogKind, log_name};
 use super::index::{BlockPlace, Index, RecordAt};
-use super::notes::NoteMap;
+use super::note_map::NoteMap;
 use super::record::Unpacked;
 use super::storage::{Storage, StorageError};
 use crate::block::BlockHash;
+use crate::sync::locked;
 
 /// The number of records that stay unpacked after one of their blocks was read: the next reads are mostly of their
 /// blocks.
@@ -67,10 +68,6 @@ pub(super) struct Core {
     decompressors: Mutex<Vec<Decompressor<'static>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Core {
     pub(super) fn new(storage: Box<dyn Storage>) -> Self {
         Self {
@@ -85,11 +82,11 @@ impl Core {
     }
 
     pub(super) fn index(&self) -> MutexGuard<'_, Index> {
-        lock(&self.index)
+        locked(&self.index)
     }
 
     pub(super) fn notes(&self) -> MutexGuard<'_, NoteMap> {
-        lock(&self.notes)
+        locked(&self.notes)
     }
 
     /// Counts a failure and keeps its message.
@@ -98,7 +95,7 @@ impl Core {
         // A removed directory also reports missing room, so check for it first.
         let gone = self.storage.check_is_there().err();
         let error = gone.as_ref().unwrap_or(error);
-        *lock(&self.failure) = Some(format!("{what}: {error}"));
+        *locked(&self.failure) = Some(format!("{what}: {error}"));
     }
 
     /// Records that the disk is full although the budget is not: older blocks make room for newer ones, which users
@@ -108,13 +105,13 @@ impl Core {
             return self.fail("writing the cache", &error);
         }
         count(&self.counts.disk_full, 1);
-        *lock(&self.failure) = Some(DISK_FULL.to_owned());
+        *locked(&self.failure) = Some(DISK_FULL.to_owned());
     }
 
     /// Clears the message of a full disk, because there is room again.
     pub(super) fn disk_has_room(&self) {
         let full = StorageError::Full.to_string();
-        let mut failure = lock(&self.failure);
+        let mut failure = locked(&self.failure);
         if failure.as_ref().is_some_and(|text| text.contains(&full)) {
             *failure = None;
         }
@@ -127,7 +124,7 @@ impl Core {
             0 => String::new(),
             _ => format!(", and {blocks} blocks are lost with it"),
         };
-        *lock(&self.failure) = Some(format!("the file {name} {how}{what}"));
+        *locked(&self.failure) = Some(format!("the file {name} {how}{what}"));
     }
 
     /// Counts a log that is completely unreadable when the cache is opened, and keeps a message. The number of its
@@ -135,17 +132,17 @@ impl Core {
     pub(super) fn log_is_unreadable(&self, name: &str) {
         count(&self.counts.damaged, 1);
         let text = format!("the file {name} cannot be read, so that all that was in it is lost");
-        *lock(&self.failure) = Some(text);
+        *locked(&self.failure) = Some(text);
     }
 
     pub(super) fn failure(&self) -> Option<String> {
-        lock(&self.failure).clone()
+        locked(&self.failure).clone()
     }
 
     /// Unpacks a record's blocks from `bytes`, the bytes of the record.
     pub(super) fn unpack(&self, at: RecordAt, bytes: &[u8]) -> Result<Unpacked, Unread> {
         let salt = self.index().salt(at.log).ok_or(Unread::Gone)?;
-        let kept = lock(&self.decompressors).pop();
+        let kept = locked(&self.decompressors).pop();
         let mut decompressor = match kept {
             Some(decompressor) => decompressor,
             None => Decompressor::new().map_err(|error| {
@@ -156,7 +153,7 @@ impl Core {
             })?,
         };
         let unpacked = Unpacked::of(bytes, salt, u64::from(at.offset), &mut decompressor);
-        let mut kept = lock(&self.decompressors);
+        let mut kept = locked(&self.decompressors);
         if kept.len() < DECOMPRESSORS_MAX {
             kept.push(decompressor);
         }
@@ -246,7 +243,7 @@ impl Core {
     }
 
     fn recent(&self, place: BlockPlace, hash: &BlockHash) -> Option<Arc<[u8]>> {
-        let unpacked = lock(&self.recent)
+        let unpacked = locked(&self.recent)
             .iter()
             .find(|recent| recent.0 == place.record)
             .map(|recent| Arc::clone(&recent.1))?;
@@ -254,7 +251,7 @@ impl Core {
     }
 
     fn keep_recent(&self, at: RecordAt, unpacked: Unpacked) {
-        let mut recent = lock(&self.recent);
+        let mut recent = locked(&self.recent);
         if recent.len() == RECENT_RECORDS {
             recent.pop_front();
         }
@@ -263,7 +260,7 @@ impl Core {
 
     /// Returns the approximate bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let recent: u64 = lock(&self.recent)
+        let recent: u64 = locked(&self.recent)
             .iter()
             .map(|recent| recent.1.memory_bytes())
             .sum();

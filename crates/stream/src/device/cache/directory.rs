@@ -7,13 +7,14 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use base::error::Code;
 
 use super::format::parse_log_name;
 use super::storage::{Storage, StorageError};
 use crate::device::CacheError;
+use crate::sync::locked;
 
 /// The maximum number of files that are kept open.
 const OPEN_FILES_MAX: usize = 32;
@@ -73,7 +74,7 @@ impl DirectoryStorage {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.open)
     }
 
     fn path(&self, name: &str) -> PathBuf {

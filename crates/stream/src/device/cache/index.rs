@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::format::table_entries;
 use crate::block::BlockHash;
 
-/// A block is identified by half of its hash: finding two blocks with the same half takes 2^64 work and loses one of
+/// A block is identified by half of its hash. Finding two blocks with the same half takes 2^64 work and loses one of
 /// them from the finder's own cache only. A block that is read is compared with the whole hash.
 type Key = [u8; 16];
 

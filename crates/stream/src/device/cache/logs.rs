@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use base::error::Code;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::backoff::Backoff;
 use super::core::{CUT, Core, REMOVED, count};
 use super::format::{
     Draft, INDEX_HEAD_BYTES, LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_BLOCKS_MAX,
@@ -13,7 +14,6 @@ use super::format::{
 };
 use super::index::RecordAt;
 use super::record::{Block, Packed};
-use super::room::Patience;
 use super::scan::{Chain, push_index_entry, read_chain_from, scan};
 use super::storage::StorageError;
 use super::twice::RESERVED_BYTES;
@@ -81,7 +81,7 @@ pub(super) struct Logs {
     /// The bytes of all files when the disk was full last. `None`: it never was, or has room again.
     pub(super) disk_bytes_max: Option<u64>,
     /// Whether a write may be tried on a disk that had no room at all.
-    pub(super) patience: Patience,
+    pub(super) backoff: Backoff,
     /// Bytes of notes: those that existed at the start or were added, and those that were rewritten.
     pub(super) notes_given_bytes: u64,
     pub(super) notes_rewritten_bytes: u64,
@@ -114,7 +114,7 @@ impl Logs {
             log_bytes_max: budget.log_bytes_max,
             had_room: true,
             disk_bytes_max: None,
-            patience: Patience::default(),
+            backoff: Backoff::default(),
             notes_given_bytes: 0,
             notes_rewritten_bytes: 0,
             blocks: None,
@@ -369,7 +369,7 @@ impl Logs {
     ) -> Result<(), StorageError> {
         let packed = Packed::of(blocks);
         let bytes = packed.draft().padded_bytes();
-        if !self.patience.may_try() {
+        if !self.backoff.may_try() {
             return Err(StorageError::Full);
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -377,14 +377,14 @@ impl Logs {
             match self.write_packed(core, &packed) {
                 Err(NotAdded::Storage(StorageError::Full)) => {
                     if let Err(error) = self.make_room_on_disk(core) {
-                        self.patience.failed();
+                        self.backoff.failed();
                         return Err(error);
                     }
                 }
                 Err(NotAdded::Storage(error)) => return Err(error),
                 Err(NotAdded::Changed) => {}
                 Ok(()) => {
-                    self.patience.worked();
+                    self.backoff.worked();
                     count(&core.counts.written, blocks.len() as u64);
                     return Ok(());
                 }

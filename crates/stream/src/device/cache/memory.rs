@@ -1,11 +1,12 @@
 //! A storage in memory for tests, which can fill up, lose power and be damaged.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use base::error::Code;
 
 use super::storage::{Storage, StorageError};
+use crate::sync::locked;
 
 /// What a power cut leaves of the bytes appended since the last sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ impl MemoryStorage {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn change(&self) -> Result<MutexGuard<'_, State>, StorageError> {

@@ -13,17 +13,20 @@
 //!
 //! **Files:** `storage.rs` the storage interface, `directory.rs` and `memory.rs` its two implementations, `format.rs`
 //! the byte format, `record.rs` blocks of one record, `scan.rs` the scan of a log, `index.rs` where a block lies,
-//! `core.rs` reading, `logs.rs` writing and making room, `room.rs` full disks, `notes.rs` values by name, `twice.rs`
-//! notes that are kept twice, `queue.rs` blocks that wait for the writer, `ahead.rs` reading ahead, `unusable.rs` the
-//! substitute for a cache that cannot be opened.
+//! `core.rs` reading, `logs.rs` writing and making room, `room.rs` full disks, `backoff.rs` when to try again,
+//! `note_map.rs` where values lie by name, `notes.rs` reading and writing them, `twice.rs` notes that are kept twice,
+//! `queue.rs` blocks that wait for the writer, `ahead.rs` reading ahead, `unusable.rs` the substitute for a cache that
+//! cannot be opened.
 
 mod ahead;
+mod backoff;
 mod core;
 mod directory;
 mod format;
 mod index;
 mod logs;
 mod memory;
+mod note_map;
 mod notes;
 mod queue;
 mod record;
@@ -37,7 +40,7 @@ mod unusable;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -48,6 +51,7 @@ use self::queue::{Queue, Work};
 use self::record::Block;
 use super::{Cache, CacheCounters, CacheError, Lists};
 use crate::block::{BLOCK_BYTES, BlockHash};
+use crate::sync::locked;
 
 pub use directory::DirectoryStorage;
 pub use format::FORMAT_VERSION;
@@ -58,8 +62,8 @@ pub use unusable::UnusableCache;
 /// The minimum budget: a smaller one would evict blocks as fast as they arrive.
 pub const CACHE_BYTES_MIN: u64 = 4 << 20;
 
-/// Returns the minimum budget of a cache that can keep `bytes` bytes of lists of hashes, as a device counts them; a
-/// whole number of MiB.
+/// Returns the minimum budget of a cache that can keep `bytes` bytes of lists of hashes, as a device counts them. It is
+/// a whole number of MiB.
 #[must_use]
 pub fn cache_bytes_for_lists(bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
@@ -186,7 +190,7 @@ impl Drop for BlockCache {
 
 impl Shared {
     fn logs(&self) -> MutexGuard<'_, Logs> {
-        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.logs)
     }
 
     /// The writer's thread, until the queue is closed.
@@ -249,8 +253,8 @@ impl Cache for BlockCache {
         if !is_block {
             return;
         }
-        // Queue blocks that are cached already, too: the writer checks whether the copy is intact, since it may not be
-        // read before it is needed without a server.
+        // Queue blocks that are cached already, too: the writer checks whether the copy is intact. It may not be read
+        // before it is needed without a server.
         if !self.shared.queue.put(hash, bytes) {
             count(&self.shared.dropped, 1);
         }
@@ -270,7 +274,7 @@ impl Cache for BlockCache {
 
     fn lists_max(&self) -> Option<Lists> {
         Some(Lists {
-            count: notes::LISTS_MAX as u64,
+            count: note_map::LISTS_MAX as u64,
             bytes: self.shared.logs().lists_bytes_max(),
         })
     }

@@ -1,4 +1,4 @@
-//! Notes that are kept twice, because losing them would mean to accept an older version again: besides the logs of
+//! Notes that are kept twice, because losing them would mean to accept an older version again. Besides the logs of
 //! notes, they lie in a separate file.
 //!
 //! The file is a log of notes with the number 0, which no other log has. Notes are appended in the free part of its
@@ -12,7 +12,7 @@ use super::format::{
     LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_HEADER_BYTES, RecordHeader, RecordKind, padded,
     sum,
 };
-use super::notes::{draft, is_name};
+use super::note_map::{draft, is_name};
 use super::storage::{Storage, StorageError};
 use base::error::Code;
 

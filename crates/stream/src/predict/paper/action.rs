@@ -1,4 +1,4 @@
-//! One action of an executable, cut into deliveries.
+//! The actions of an executable, each cut into deliveries.
 
 use super::super::{ActionInfo, ActionKind, Plan, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS};
@@ -23,6 +23,14 @@ pub(super) struct Action {
     first_segment: usize,
     /// The whole first segment, which the scan sends.
     first_whole: Delivery,
+}
+
+/// The learned actions of an executable.
+#[derive(Default)]
+pub(super) struct Executable {
+    pub(super) actions: Vec<Action>,
+    /// All its blocks, in the order of their first recording.
+    pub(super) plan: Option<Arc<Plan>>,
 }
 
 /// Blocks that are sent together when the first of them is requested.
@@ -128,8 +136,8 @@ impl Action {
         self.first_segment + segment
     }
 
-    /// Returns the blocks of the deliveries from `next` on: those of the segment that the delivery before `next`
-    /// belongs to, and of the next `segments` segments.
+    /// Returns the blocks of the deliveries from `next` on. These are the blocks of the segment that the delivery
+    /// before `next` belongs to, and of the next `segments` segments.
     pub(super) fn behind(&self, next: usize, segments: usize) -> impl Iterator<Item = u32> + '_ {
         let segment = next.saturating_sub(self.first_segment);
         let end = (self.first_segment + segment + segments).min(self.deliveries.len());

@@ -18,7 +18,7 @@ use super::tokens::Tokens;
 use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, Token};
 use crate::wire::Held;
-use action::{Action, Delivery};
+use action::{Action, Delivery, Executable};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 pub(super) use store::{kind_from, kind_number};
@@ -68,23 +68,15 @@ impl Default for PaperSettings {
     }
 }
 
-/// The learned actions of an executable.
-#[derive(Default)]
-struct Executable {
-    actions: Vec<Action>,
-    /// All its blocks, in the order of their first recording.
-    plan: Option<Arc<Plan>>,
-}
-
 /// One run.
 struct Run {
-    stages: HashMap<FileId, Stage>,
+    states: HashMap<FileId, RunState>,
     /// Executables that it has requested before: its next action of them is no startup.
     started: HashSet<FileId>,
 }
 
 /// The state of a run for an executable. If there is none, the next request is matched again.
-enum Stage {
+enum RunState {
     Construct(Recording),
     /// Match and generation: the next delivery of an action is sent when its first block is requested.
     Follow {
@@ -199,7 +191,7 @@ impl PaperPredictor {
     }
 
     /// Matches or scans; `None` if the action must be constructed.
-    fn match_anew(&mut self, at: BlockAt) -> Option<(Push, Option<Stage>)> {
+    fn match_anew(&mut self, at: BlockAt) -> Option<(Push, Option<RunState>)> {
         let executable = self.executables.get_mut(&at.file)?;
         let actions = &mut executable.actions;
         let first = actions
@@ -220,19 +212,19 @@ impl PaperPredictor {
                 action.delivery_behind(segment),
             ),
         };
-        let stage = (next < action.deliveries.len()).then_some(Stage::Follow {
+        let state = (next < action.deliveries.len()).then_some(RunState::Follow {
             action: action.name,
             next,
         });
-        if stage.is_none() {
+        if state.is_none() {
             action.runs += 1;
             self.is_changed = true;
         }
-        Some((push, stage))
+        Some((push, state))
     }
 
     /// Returns the next delivery of the action that a run follows, if this request is its first block.
-    fn follow(&mut self, at: BlockAt, name: u64, next: usize) -> Option<(Push, Option<Stage>)> {
+    fn follow(&mut self, at: BlockAt, name: u64, next: usize) -> Option<(Push, Option<RunState>)> {
         let executable = self.executables.get_mut(&at.file)?;
         let action = executable
             .actions
@@ -245,7 +237,7 @@ impl PaperPredictor {
         let push = delivery.push(at);
         let next = next + 1;
         if next < action.deliveries.len() {
-            return Some((push, Some(Stage::Follow { action: name, next })));
+            return Some((push, Some(RunState::Follow { action: name, next })));
         }
         action.runs += 1;
         self.is_changed = true;
@@ -272,10 +264,10 @@ impl PaperPredictor {
     }
 
     fn end_run(&mut self, run: Run, has_exited: bool) {
-        let mut stages: Vec<(FileId, Stage)> = run.stages.into_iter().collect();
-        stages.sort_by_key(|stage| stage.0);
-        for (file, stage) in stages {
-            if let Stage::Construct(recording) = stage {
+        let mut states: Vec<(FileId, RunState)> = run.states.into_iter().collect();
+        states.sort_by_key(|state| state.0);
+        for (file, state) in states {
+            if let RunState::Construct(recording) = state {
                 self.complete(file, recording, has_exited);
             }
         }
@@ -294,7 +286,7 @@ impl Predictor for PaperPredictor {
                 self.end_run(run, false);
             }
             let run = Run {
-                stages: HashMap::new(),
+                states: HashMap::new(),
                 started: HashSet::new(),
             };
             self.runs.insert(token, run, now_ms);
@@ -306,7 +298,7 @@ impl Predictor for PaperPredictor {
         let Some(run) = self.runs.hear(token, now_ms, &mut self.counters) else {
             return Push::Nothing;
         };
-        let stage = run.stages.remove(&at.file);
+        let state = run.states.remove(&at.file);
         let kind = if run.started.contains(&at.file) {
             ActionKind::Workload
         } else if run.started.len() < self.settings.executables_max {
@@ -315,23 +307,23 @@ impl Predictor for PaperPredictor {
         } else {
             ActionKind::Workload
         };
-        let answer = match stage {
-            Some(Stage::Construct(mut recording)) if !self.is_over(&recording, now_ms) => {
+        let answer = match state {
+            Some(RunState::Construct(mut recording)) if !self.is_over(&recording, now_ms) => {
                 self.record(&mut recording, at);
-                Some((Push::Nothing, Some(Stage::Construct(recording))))
+                Some((Push::Nothing, Some(RunState::Construct(recording))))
             }
-            Some(Stage::Construct(recording)) => {
+            Some(RunState::Construct(recording)) => {
                 self.complete(at.file, recording, false);
                 None
             }
-            Some(Stage::Follow { action, next }) => {
+            Some(RunState::Follow { action, next }) => {
                 let followed = self.follow(at, action, next);
                 self.counters.misses += u64::from(followed.is_none());
                 followed
             }
             None => None,
         };
-        let (push, stage) = answer.or_else(|| self.match_anew(at)).unwrap_or_else(|| {
+        let (push, state) = answer.or_else(|| self.match_anew(at)).unwrap_or_else(|| {
             let mut recording = Recording {
                 kind,
                 first_ms: now_ms,
@@ -341,12 +333,12 @@ impl Predictor for PaperPredictor {
                 traced_set: HashSet::new(),
             };
             self.record(&mut recording, at);
-            (Push::Nothing, Some(Stage::Construct(recording)))
+            (Push::Nothing, Some(RunState::Construct(recording)))
         });
-        if let Some(stage) = stage
+        if let Some(state) = state
             && let Some(run) = self.runs.hear(token, now_ms, &mut self.counters)
         {
-            run.stages.insert(at.file, stage);
+            run.states.insert(at.file, state);
         }
         push
     }
@@ -358,7 +350,7 @@ impl Predictor for PaperPredictor {
         // While an action is recorded, neighbours are sent with each block. They are part of the action if they are
         // read.
         for at in blocks {
-            let Some(Stage::Construct(recording)) = run.stages.get_mut(&at.file) else {
+            let Some(RunState::Construct(recording)) = run.states.get_mut(&at.file) else {
                 continue;
             };
             if recording.traced_set.contains(&at.index) {
@@ -392,14 +384,14 @@ impl Predictor for PaperPredictor {
         let construct_ms = self.settings.construct_ms;
         let mut over = Vec::new();
         for run in self.runs.iter_mut() {
-            let ended = run.stages.extract_if(|_, stage| match stage {
-                Stage::Construct(recording) => {
+            let ended = run.states.extract_if(|_, state| match state {
+                RunState::Construct(recording) => {
                     now_ms.saturating_sub(recording.first_ms) >= construct_ms
                 }
-                Stage::Follow { .. } => false,
+                RunState::Follow { .. } => false,
             });
-            for (file, stage) in ended {
-                if let Stage::Construct(recording) = stage {
+            for (file, state) in ended {
+                if let RunState::Construct(recording) = state {
                     over.push((recording.first_ms, file, recording));
                 }
             }
@@ -416,9 +408,9 @@ impl Predictor for PaperPredictor {
     }
 
     fn following(&self, token: Token, file: FileId, segments: usize) -> Vec<BlockAt> {
-        let stage = self.runs.get(token).and_then(|run| run.stages.get(&file));
-        let (Some(Stage::Follow { action, next }), Some(executable)) =
-            (stage, self.executables.get(&file))
+        let state = self.runs.get(token).and_then(|run| run.states.get(&file));
+        let (Some(RunState::Follow { action, next }), Some(executable)) =
+            (state, self.executables.get(&file))
         else {
             return Vec::new();
         };

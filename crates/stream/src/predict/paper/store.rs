@@ -2,7 +2,7 @@
 
 use super::super::file::{Reader, Writer, damaged};
 use super::super::{ActionKind, Catalogue, LoadError, Mode};
-use super::Executable;
+use super::action::Executable;
 use crate::block::FileId;
 use std::collections::{BTreeMap, HashSet};
 

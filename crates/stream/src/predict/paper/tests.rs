@@ -74,7 +74,7 @@ fn figure_4() -> Driver {
 }
 
 #[test]
-fn figure_5a_construction() {
+fn figure_5a_constructs_an_action() {
     let driver = figure_4();
     let listed: Vec<_> = driver
         .predictor
@@ -106,7 +106,7 @@ fn figure_5a_construction() {
 }
 
 #[test]
-fn figure_5b_match_and_5c_generation() {
+fn figures_5b_and_5c_match_and_generate_an_action() {
     let mut driver = figure_4();
     let token = driver.begin();
     // B1 is answered with (B1, B3), B8 with SEG_MAX - 2 blocks (B8, B9), then a segment on its first block.
@@ -122,7 +122,7 @@ fn figure_5b_match_and_5c_generation() {
 }
 
 #[test]
-fn what_follows_is_the_rest_of_the_segment_and_as_many_segments_as_asked_for() {
+fn following_blocks_are_the_rest_of_the_segment_and_the_requested_segments() {
     let mut driver = Driver::new(8);
     let token = driver.begin();
     let blocks: Vec<u32> = (0..40).map(|position| 400 - 7 * position).collect();

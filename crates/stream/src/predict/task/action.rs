@@ -1,6 +1,6 @@
 //! One learned action: each block that its runs have read, in order, and in which of the last runs.
 
-use super::TaskSettings;
+use super::settings::TaskSettings;
 use crate::block::{BlockAt, FileId};
 use crate::predict::{Counters, Plan};
 use std::collections::{HashMap, HashSet};
@@ -384,8 +384,8 @@ impl Action {
                 None => blocks.len(),
             };
             self.planned = (!blocks.is_empty()).then(|| Arc::new(Planned::of(&blocks)));
-            // Another order, or a few chance blocks more or less, does not reset the starts: a plan that changes a
-            // little each time would never be audited.
+            // Another order, or a few chance blocks more or less, does not reset the starts. Otherwise a plan that
+            // changes a little each time would never be audited.
             if new as f64 > blocks.len() as f64 * settings.unread_share_max {
                 self.starts = 0;
             }

@@ -2,6 +2,7 @@
 
 use super::action::Planned;
 use crate::block::{BlockAt, FileId};
+use crate::predict::ActionKind;
 use crate::wire::Held;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -16,6 +17,16 @@ pub(super) enum Phase {
     Workload(BlockAt),
     /// After a pause, as the exit action of the task.
     Exit,
+}
+
+impl Phase {
+    pub(super) fn kind(self) -> ActionKind {
+        match self {
+            Self::Startup => ActionKind::Startup,
+            Self::Workload(_) => ActionKind::Workload,
+            Self::Exit => ActionKind::Exit,
+        }
+    }
 }
 
 const ASKED: u8 = 1;
@@ -154,7 +165,7 @@ impl Run {
     }
 
     /// Returns for each file of its plan whether it has read from the file. A device shows the read of the first
-    /// prefetched block of each file, so each file shows whether it is used, even if few of its blocks do. `None` if it
+    /// prefetched block of each file. So each file shows whether it is used, even if few of its blocks do. `None` if it
     /// cannot be decided: the run has company, was stopped or shows too few blocks. Also after the start, when these
     /// blocks were read already.
     pub(super) fn files_shown(&self, blocks: &[BlockAt]) -> Option<HashMap<FileId, bool>> {

@@ -457,7 +457,7 @@ fn a_program_that_has_changed_its_ways_is_learned_anew() {
 }
 
 #[test]
-fn what_one_tenant_says_moves_nothing_of_another_one() {
+fn a_message_of_one_tenant_changes_nothing_of_another() {
     let program = Program::new(7, 300, 0, 0);
     let (mut good, mut bad) = (World::new(), World::new());
     good.run(program.reads(&[]));

@@ -1,8 +1,8 @@
 //! The body of a file of tasks' actions (`ACTIONS.md`).
 
 use super::action::{Action, Entry};
+use super::learned::Task;
 use super::run::Phase;
-use super::{Task, kind_of};
 use crate::block::FileId;
 use crate::predict::file::{Fate, Reader, Writer, damaged};
 use crate::predict::paper::{kind_from, kind_number};
@@ -47,7 +47,7 @@ pub(super) fn save(tasks: &BTreeMap<FileId, Task>, catalogue: &dyn Catalogue) ->
     writer.u32(known.len() as u32);
     for (number, phase, key, action, entries) in known {
         writer.u32(number);
-        writer.u8(kind_number(kind_of(phase)));
+        writer.u8(kind_number(phase.kind()));
         writer.u32(key.0);
         writer.u32(key.1);
         writer.u8(u8::from(action.is_unconfirmed));

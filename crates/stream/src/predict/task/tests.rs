@@ -1,7 +1,7 @@
 //! The answers of the default predictor, step by step.
 
 use super::*;
-use crate::predict::Predictor;
+use crate::predict::{ActionKind, Predictor};
 use proptest::prelude::*;
 
 fn block(file: u32, index: u32) -> BlockAt {
@@ -112,7 +112,7 @@ fn a_part_that_one_run_does_without_goes_before_blocks_that_chance_decides_about
 }
 
 #[test]
-fn what_was_asked_for_and_not_traced_is_learned_too() {
+fn a_requested_block_without_a_trace_is_learned() {
     let mut driver = Driver::default();
     let (token, _) = driver.begin();
     for index in [0, 9, 5] {
@@ -171,7 +171,7 @@ fn a_plan_keeps_its_number_until_it_changes() {
 }
 
 #[test]
-fn what_was_not_read_in_three_exact_runs_is_dropped() {
+fn a_block_unread_in_three_exact_runs_is_dropped() {
     let mut driver = Driver::default();
     let read = blocks(1, 0..40);
     for _ in 0..20 {
@@ -191,7 +191,7 @@ fn what_was_not_read_in_three_exact_runs_is_dropped() {
 }
 
 #[test]
-fn what_is_new_is_put_behind_what_was_read_before_it() {
+fn a_new_block_is_put_behind_the_block_read_before_it() {
     let mut driver = Driver::default();
     driver.run(&blocks(1, [0, 10, 20]), false);
     driver.run(&blocks(1, [10, 11, 12]), false);
@@ -227,7 +227,7 @@ fn a_plan_is_stopped_when_the_task_does_other_things() {
 }
 
 #[test]
-fn what_is_held_already_is_not_begun_and_shows_nothing() {
+fn held_blocks_are_not_sent_and_show_nothing() {
     let mut driver = Driver::default();
     let read = blocks(1, 0..40);
     driver.run(&read, true);
@@ -410,7 +410,7 @@ fn every_table_has_its_limit() {
 }
 
 #[test]
-fn starts_of_one_device_at_the_same_time_teach_nothing_false() {
+fn concurrent_starts_of_a_device_teach_nothing_false() {
     let mut driver = Driver::default();
     let core = blocks(1, 0..40);
     driver.run(&core, true);
@@ -510,7 +510,7 @@ fn too_little_shown_says_nothing_and_what_was_held_neither() {
 }
 
 #[test]
-fn what_was_asked_for_before_it_came_comes_earlier() {
+fn a_block_requested_before_it_arrived_is_sent_earlier() {
     let mut driver = Driver::default();
     let read = blocks(1, 0..100);
     driver.run(&read, true);
@@ -536,7 +536,7 @@ fn what_was_asked_for_before_it_came_comes_earlier() {
 }
 
 #[test]
-fn what_chance_decides_about_is_pushed_while_it_costs_little() {
+fn blocks_read_by_chance_are_pushed_while_they_cost_little() {
     let mut driver = Driver::default();
     let (core, chance) = (blocks(1, 0..2_000), blocks(2, 0..100));
     driver.run(&core, true);
@@ -578,7 +578,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_in_the_sums_are_right_and_no_limit_is_passed(
+    fn any_messages_keep_the_sums_right_and_the_limits(
         inputs in prop::collection::vec((input(), 0..2_000_u64), 0..150)
     ) {
         let settings = TaskSettings {

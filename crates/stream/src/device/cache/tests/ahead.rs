@@ -62,7 +62,7 @@ fn many_blocks_cost_few_reads() {
 }
 
 #[test]
-fn who_reads_something_else_than_expected_gets_it() {
+fn a_read_of_an_unexpected_block_gets_it() {
     let storage = MemoryStorage::default();
     let (cache, _) = reopened(&storage);
     let blocks: Vec<_> = (0..3000).map(block).collect();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_put_is_found_at_once_and_after_opening_again() {
+fn a_put_block_is_found_at_once_and_after_opening_again() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
     let blocks: Vec<_> = (0..100)

@@ -34,7 +34,7 @@ fn a_damaged_record_costs_itself_and_is_written_anew() {
 }
 
 #[test]
-fn what_comes_again_is_written_again_where_it_was_damaged_unread() {
+fn a_block_damaged_unread_is_written_again_when_it_arrives_again() {
     let storage = MemoryStorage::default();
     let blocks = blocks(0..320);
     let cache = open(&storage);
@@ -84,7 +84,7 @@ fn a_log_without_its_index_is_found_by_its_headers_around_damage() {
 }
 
 #[test]
-fn what_a_cut_log_lost_is_lost_once() {
+fn blocks_of_a_cut_log_count_as_lost_once() {
     let storage = MemoryStorage::default();
     let (before, after) = (blocks(0..160), blocks(160..320));
     let cache = open(&storage);
@@ -240,7 +240,7 @@ fn on_a_full_disk_logs_are_smaller_until_it_has_room_again() {
 }
 
 #[test]
-fn what_cannot_be_written_to_is_read() {
+fn a_cache_that_cannot_be_written_is_read() {
     let storage = MemoryStorage::default();
     let (before, after) = (blocks(0..64), blocks(64..128));
     let cache = open(&storage);

@@ -24,7 +24,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn it_outlives_the_process_and_one_has_it_at_a_time() {
+fn a_directory_outlives_its_process_and_one_process_has_it_at_a_time() {
     let scratch = Scratch::new();
     let blocks: Vec<_> = (0..200).map(block).collect();
     let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
@@ -46,7 +46,7 @@ fn it_outlives_the_process_and_one_has_it_at_a_time() {
 }
 
 #[test]
-fn cut_under_the_running_process_replaced_or_removed() {
+fn a_log_cut_replaced_or_removed_under_the_process_is_survived() {
     let scratch = Scratch::new();
     let (first, second, third) = (
         (0..100).map(block).collect::<Vec<_>>(),

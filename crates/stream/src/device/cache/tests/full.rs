@@ -77,7 +77,7 @@ fn set_list(cache: &BlockCache, number: u32) -> Result<(), CacheError> {
 }
 
 #[test]
-fn what_is_written_to_a_full_disk_is_a_small_multiple_of_what_came() {
+fn writes_to_a_full_disk_are_a_small_multiple_of_the_arrived_bytes() {
     let disk = Counting::new(4 << 20);
     let cache = disk.open();
     cache.set_note("manifest-a", &[7; 20_000]).unwrap();

@@ -37,7 +37,7 @@ fn history(storage: &MemoryStorage) -> Promised {
 }
 
 #[test]
-fn at_every_write() {
+fn a_power_cut_at_any_write_loses_nothing_synced() {
     let whole = MemoryStorage::default();
     history(&whole);
     let changes = whole.changes();

@@ -1,0 +1,640 @@
+//! `keel cluster run`: a job on several boards, or on several ranks of this machine.
+
+use super::input::{self, ReadingsArgs};
+use super::kernel::KernelArgs;
+use super::output;
+use super::processes::{END_TIME_MAX, Heard, Processes};
+use super::state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
+use crate::argument::seconds;
+use crate::cluster_cmd::boards::{Boards, BoardsArgs, last_line};
+use crate::cluster_cmd::ranks::blamed;
+use crate::cluster_cmd::result_file;
+use crate::error::CliError;
+use crate::kernel::Kernel;
+use crate::progress::Progress;
+use crate::signals;
+use crate::temporary::new_file;
+use clap::Args;
+use cluster::jobs::lines::Line;
+use cluster::jobs::worker::{Check, Options};
+use cluster::jobs::{Order, Sameness};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Poll interval for signals of the user and for processes that have ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The same if a board is cut off. The launcher ends the ranks that it reaches within this time, and would then wait
+/// for the others.
+const END_CUT_OFF: Duration = Duration::from_secs(1);
+
+/// Timeout for a launcher to end after all ranks have reported that they are done.
+const END_LAUNCHER: Duration = Duration::from_secs(4);
+
+/// What is left of a job that ends during its check.
+const UNCHECKED: &str = "the answer is written, and its check is not complete";
+
+/// How much longer ranks may live than the parent waits for them, in s.
+const GRACE_S: u64 = 60;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel cluster run vibration --hosts hosts --input day.csv --out features.csv\n  \
+    keel cluster run k-means --hosts hosts --key pump/vibration --from -1d --retry\n  \
+    keel cluster run matrix-profile --local 2 --input day.csv --column current --window 120 --json\n\n\
+    Each board needs keel-mpi and an MPI, but not the readings: rank 0 sends them. Unusable rows are left out\n\
+    and counted; no window spans a gap. The result is compared with that of one rank: exit status 1 if they\n\
+    differ. A board that dies or is silent for --silence-seconds-max is named; --retry runs again on the other\n\
+    boards. --local needs no MPI.")]
+pub(crate) struct RunArgs {
+    /// Job to run
+    #[arg(value_enum)]
+    pub(crate) kernel: Kernel,
+    /// File with one board per line: NAME, NAME:RANKS or NAME slots=RANKS
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "local",
+        conflicts_with = "local"
+    )]
+    pub(crate) hosts: Option<PathBuf>,
+    /// Number of ranks on this machine instead, without MPI, from 1 to 64
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) local: Option<u32>,
+    #[command(flatten)]
+    pub(crate) readings: ReadingsArgs,
+    #[command(flatten)]
+    pub(crate) settings: KernelArgs,
+    /// If a board is lost, run again on the other boards, as often as needed
+    #[arg(long)]
+    pub(crate) retry: bool,
+    /// New file for the complete result, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Timeout after which a silent board counts as lost, in s, from 1 to 3600
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub(crate) silence_seconds_max: u64,
+    /// Maximum duration of the command, in s, from 1 to 86400
+    #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds_max: u64,
+    /// Time without load before the job, for idle power, in s, from 0 to 3600
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    pub(crate) idle_seconds: u64,
+    /// Also read the power chip of each Raspberry Pi 5 with vcgencmd, five times a second
+    #[arg(long)]
+    pub(crate) pmic: bool,
+    /// Use only power sensors whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) sensor: Option<String>,
+    /// Folder to use instead of / where boards look for sensors
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
+    /// Deadline for the result, in s, for the advice
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) deadline: Option<f64>,
+    /// Result of `keel cluster measure` with round trips between boards, for the advice
+    #[arg(long, value_name = "FILE")]
+    pub(crate) link: Option<PathBuf>,
+    /// Path of the program keel-mpi on each board [default: beside keel, or in PATH]
+    #[arg(long, value_name = "PATH", conflicts_with = "local")]
+    pub(crate) program: Option<PathBuf>,
+    /// Launcher of MPI [default: launcher of the MPI that keel-mpi is built with, in PATH]
+    #[arg(long, value_name = "PATH", conflicts_with = "local")]
+    pub(crate) mpirun: Option<PathBuf>,
+    /// Program to use instead of ssh, called as PROGRAM [options] HOST COMMAND
+    #[arg(long, value_name = "PATH", conflicts_with = "local")]
+    pub(crate) launcher: Option<PathBuf>,
+    /// Address at which boards reach this machine, such as 10.77.0.254/24
+    #[arg(long, value_name = "ADDRESS/BITS", conflicts_with = "local")]
+    pub(crate) address: Option<String>,
+    /// Network interface of the boards that carries messages, such as eth0
+    #[arg(long, value_name = "NAME", conflicts_with = "local")]
+    pub(crate) interface: Option<String>,
+    /// Send through TCP only, even between ranks that share memory
+    #[arg(long, conflicts_with = "local")]
+    pub(crate) tcp: bool,
+    /// Additional argument for MPI's launcher; may be repeated
+    #[arg(
+        long,
+        value_name = "WORD",
+        allow_hyphen_values = true,
+        conflicts_with = "local"
+    )]
+    pub(crate) mpi_arg: Vec<String>,
+}
+
+impl RunArgs {
+    /// The boards, where they are not this machine alone.
+    pub(super) fn boards(&self) -> Option<BoardsArgs> {
+        Some(BoardsArgs {
+            hosts: self.hosts.clone()?,
+            program: self.program.clone(),
+            mpirun: self.mpirun.clone(),
+            launcher: self.launcher.clone(),
+            address: self.address.clone(),
+            interface: self.interface.clone(),
+            tcp: self.tcp,
+            mpi_arg: self.mpi_arg.clone(),
+            seconds_max: self.seconds_max,
+            silence_seconds_max: self.silence_seconds_max,
+        })
+    }
+}
+
+/// The boards of an attempt: the number of ranks of each, and how they are reached.
+enum Place {
+    /// Ranks of this machine, by the numbers that they had in the first attempt.
+    Local(Vec<usize>),
+    /// Boards.
+    Boards(Box<Boards>),
+}
+
+impl Place {
+    fn ranks(&self) -> usize {
+        match self {
+            Self::Local(names) => names.len(),
+            Self::Boards(boards) => boards.ranks() as usize,
+        }
+    }
+
+    /// Returns the names of the boards; each rank of this machine stands for one board.
+    fn names(&self) -> Vec<String> {
+        match self {
+            Self::Local(names) => names
+                .iter()
+                .map(|name| format!("local rank {name}"))
+                .collect(),
+            Self::Boards(boards) => boards.hosts.iter().map(|host| host.name.clone()).collect(),
+        }
+    }
+
+    /// Returns the board of a rank: launchers fill one board after the other.
+    fn board(&self, rank: usize) -> usize {
+        match self {
+            Self::Local(_) => rank,
+            Self::Boards(boards) => {
+                let mut first = 0;
+                let on = boards.hosts.iter().position(|host| {
+                    first += host.ranks as usize;
+                    rank < first
+                });
+                on.unwrap_or(0)
+            }
+        }
+    }
+
+    /// Returns the first rank of a board.
+    fn first_rank(&self, board: usize) -> usize {
+        match self {
+            Self::Local(_) => board,
+            Self::Boards(boards) => boards
+                .hosts
+                .iter()
+                .take(board)
+                .map(|host| host.ranks as usize)
+                .sum(),
+        }
+    }
+
+    /// Removes boards. Returns whether any are left.
+    fn without(&mut self, lost: &[usize]) -> bool {
+        let mut at = 0;
+        let mut is_kept = || {
+            at += 1;
+            !lost.contains(&(at - 1))
+        };
+        match self {
+            Self::Local(names) => names.retain(|_| is_kept()),
+            Self::Boards(boards) => boards.hosts.retain(|_| is_kept()),
+        }
+        self.ranks() > 0
+    }
+}
+
+/// The result of an attempt.
+enum Outcome {
+    Done(Box<State>),
+    Lost { boards: Vec<usize>, how: String },
+}
+
+pub(crate) fn run(arguments: &RunArgs) -> Result<u8, CliError> {
+    run_with(arguments, Check::Always, &mut |shown| {
+        output::print(shown, arguments.json)
+    })
+}
+
+/// Runs a job and passes its result to `seen`. With [`Check::After`] `seen` gets the result before the check, and again
+/// when the check has ended, also if it failed. Returns what `seen` returned last.
+pub(super) fn run_with<T>(
+    arguments: &RunArgs,
+    check: Check,
+    seen: &mut dyn FnMut(&output::Shown<'_>) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let link = arguments
+        .link
+        .as_deref()
+        .map(result_file::link)
+        .transpose()?;
+    let name = input::name(&arguments.readings);
+    let (readings, left_out) = input::read(&arguments.readings)?;
+    let times = readings.times_s.clone();
+    let settings = arguments.settings.checked(arguments.kernel)?;
+    let order = Order::new(settings, readings).map_err(|error| {
+        CliError::failure(
+            &name,
+            error,
+            "see `keel cluster run --help` for what a job takes",
+        )
+    })?;
+    let order = Arc::new(order);
+    let mut place = match arguments.boards() {
+        Some(boards) => {
+            let boards = Boards::find(&boards)?;
+            boards.reach()?;
+            Place::Boards(Box::new(boards))
+        }
+        None => Place::Local((0..arguments.local.unwrap_or(1) as usize).collect()),
+    };
+    let mut table = arguments.out.as_deref().map(Table::create).transpose()?;
+    signals::catch_stop();
+    let begun = Instant::now();
+    let deadline = begun + Duration::from_secs(arguments.seconds_max);
+    let mut lost: Vec<(String, String)> = Vec::new();
+    let mut is_published = false;
+    let state = loop {
+        let mut whole = |state: &State| {
+            is_published = true;
+            let shown = output::Shown {
+                order: &order,
+                left_out: &left_out,
+                times: &times,
+                state,
+                lost: &lost,
+                deadline_s: arguments.deadline,
+                link: link.as_ref(),
+            };
+            seen(&shown).map(|_| ())
+        };
+        let task = Task {
+            arguments,
+            order: &order,
+            check,
+            deadline,
+        };
+        match attempt(&task, &place, table.as_mut(), &mut whole)? {
+            Outcome::Done(state) => break state,
+            Outcome::Lost { boards, how } => {
+                let names = place.names();
+                let gone: Vec<String> = boards
+                    .iter()
+                    .filter_map(|&at| names.get(at).cloned())
+                    .collect();
+                let shown = gone.join(", ");
+                if is_published {
+                    return Err(CliError::failure(shown, how, UNCHECKED));
+                }
+                lost.extend(gone.into_iter().map(|name| (name, how.clone())));
+                if !arguments.retry {
+                    let remedy = "see what ended it, or run on the others with --retry";
+                    return Err(CliError::failure(shown, how, remedy));
+                }
+                if !place.without(&boards) {
+                    return Err(CliError::failure(
+                        shown,
+                        how,
+                        "it was the last one: see what ended them",
+                    ));
+                }
+                let left = place.ranks();
+                eprintln!("keel: {shown}: {how}; running again on the other {left} ranks");
+            }
+        }
+    };
+    // The line with the result of the check may have been cut.
+    let compared = state.report.as_ref().map(|report| report.compared);
+    if check == Check::After && compared == Some(Sameness::Unchecked) {
+        return Err(CliError::failure(
+            "keel cluster run",
+            "the result of the check has not come whole",
+            "run it again",
+        ));
+    }
+    if let Some(table) = &mut table {
+        table.finish()?;
+    }
+    let shown = output::Shown {
+        order: &order,
+        left_out: &left_out,
+        times: &times,
+        state: &state,
+        lost: &lost,
+        deadline_s: arguments.deadline,
+        link: link.as_ref(),
+    };
+    seen(&shown)
+}
+
+/// A job, independent of the boards.
+struct Task<'a> {
+    arguments: &'a RunArgs,
+    order: &'a Arc<Order>,
+    check: Check,
+    deadline: Instant,
+}
+
+/// Runs one attempt on the current boards. Calls `whole` when the answer is complete and its check follows, and again
+/// when the result of the check has come: the job may fail because of it.
+fn attempt(
+    task: &Task<'_>,
+    place: &Place,
+    mut table: Option<&mut Table>,
+    whole: &mut dyn FnMut(&State) -> Result<(), CliError>,
+) -> Result<Outcome, CliError> {
+    let Task {
+        arguments,
+        order,
+        check,
+        deadline,
+    } = *task;
+    let options = Options {
+        root: arguments.root.clone(),
+        pmic: arguments.pmic,
+        sensor: arguments.sensor.clone(),
+        idle: Duration::from_secs(arguments.idle_seconds),
+        has_table: table.is_some(),
+        check,
+        seconds_max: deadline.saturating_duration_since(Instant::now()).as_secs() + GRACE_S,
+    };
+    let ranks = place.ranks();
+    let mut processes = match place {
+        Place::Local(_) => Processes::local(ranks, order, &options)?,
+        Place::Boards(boards) => Processes::on(boards, order, &options)?,
+    };
+    if let Some(table) = &mut table {
+        table.restart()?;
+    }
+    let kernel = order.settings.kernel();
+    let progress = Progress::start(format!("{kernel} on {ranks} ranks"));
+    let mut state = State::new(ranks, Instant::now());
+    let silence_max = Duration::from_secs(arguments.silence_seconds_max);
+    let settle = match place {
+        Place::Local(_) => SETTLE,
+        Place::Boards(_) => SETTLE_LAUNCHER,
+    };
+    let mut settled = Settled::default();
+    let mut done_since: Option<Instant> = None;
+    loop {
+        let heard = processes.hear(LOOK);
+        let now = Instant::now();
+        let is_end = matches!(heard, Heard::End);
+        match heard {
+            Heard::Line(Line::Row { at, text }) => {
+                if let Some(table) = &mut table {
+                    table.line(at, &text)?;
+                }
+            }
+            Heard::Line(line) => {
+                let is_whole = matches!(line, Line::Whole { .. });
+                let is_checked = matches!(line, Line::Report { .. }) && state.whole.is_some();
+                state.hear(line, now);
+                if let (true, Some(rows)) = (is_whole, state.whole) {
+                    if let Some(table) = &mut table {
+                        table.check(rows)?;
+                        table.finish()?;
+                    }
+                    whole(&state)?;
+                }
+                if is_checked {
+                    whole(&state)?;
+                }
+            }
+            Heard::Nothing => {}
+            // The pipes are closed; the processes will end very soon.
+            Heard::End => std::thread::sleep(LOOK),
+        }
+        if let Some(name) = &state.twin {
+            let wrong = format!("two boards are both called {name}, and cannot be told apart");
+            let remedy = "give each board a host name of its own";
+            return Err(CliError::failure("keel cluster run", wrong, remedy));
+        }
+        progress.part(&state.progress());
+        if signals::stop_requested() {
+            let remedy = match (
+                &state.whole,
+                state.report.as_ref().map(|report| report.compared),
+            ) {
+                (Some(_), Some(Sameness::Same | Sameness::Near(_))) => {
+                    "the answer is written and checked"
+                }
+                (Some(_), _) => UNCHECKED,
+                (None, _) => "nothing of it is kept",
+            };
+            return Err(CliError::failure("keel cluster run", "interrupted", remedy));
+        }
+        if now >= deadline {
+            let wrong = format!(
+                "not done within --seconds-max, {:.0} % are",
+                state.done() * 100.0
+            );
+            return Err(CliError::failure(
+                kernel,
+                wrong,
+                "give it more time, or more boards",
+            ));
+        }
+        let statuses = processes.statuses();
+        let has_died = statuses.iter().flatten().any(|status| !status.success());
+        let is_over = statuses.iter().all(Option::is_some);
+        if state.is_done() {
+            // The last line of each rank reports this. The end of MPI no longer matters: with more ranks than cores it
+            // takes minutes, and a launcher whose ranks do not wait for that complains.
+            let since = *done_since.get_or_insert(now);
+            let is_late = now.saturating_duration_since(since) > END_LAUNCHER;
+            let is_launched = matches!(place, Place::Boards(_));
+            if (is_over && is_end && (is_launched || !has_died)) || (is_launched && is_late) {
+                if let Some(table) = &table {
+                    table.check(state.table_rows)?;
+                }
+                return Ok(Outcome::Done(Box::new(state)));
+            }
+            if is_launched {
+                continue;
+            }
+        }
+        let has_ended = is_over && is_end;
+        let is_failing = has_died || has_ended || state.is_failing(silence_max, now);
+        let is_cut_off = !has_died && state.is_cut_off(silence_max, now);
+        if has_ended || settled.is_complete(is_failing, is_cut_off, settle, now) {
+            return judge(place, &mut processes, &state, is_cut_off, silence_max, now);
+        }
+    }
+}
+
+/// Determines the cause of a failure.
+fn judge(
+    place: &Place,
+    processes: &mut Processes,
+    state: &State,
+    is_cut_off: bool,
+    silence_max: Duration,
+    now: Instant,
+) -> Result<Outcome, CliError> {
+    let mut died = Vec::new();
+    let mut named = None;
+    if let Place::Local(_) = place {
+        let statuses = processes.statuses();
+        let ended = statuses
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, status)| Some((rank, (*status)?)));
+        let ended: Vec<_> = ended.filter(|(_, status)| !status.success()).collect();
+        let by_signal = ended.iter().filter(|(_, status)| status.code().is_none());
+        died.extend(by_signal.map(|(rank, status)| (*rank, format!("was ended by {status}"))));
+        // A rank that ends by itself without a line could not start; its replacement could not start either.
+        let by_itself = ended
+            .iter()
+            .find(|(rank, status)| status.code().is_some() && !state.has_word(*rank));
+        if let Some((rank, status)) = by_itself.filter(|_| died.is_empty()) {
+            processes.end(END_TIME_MAX);
+            let complaints = processes.complaints();
+            let last = complaints.iter().rev().find(|line| !line.trim().is_empty());
+            let why = last.map_or_else(|| format!("ended with {status}"), Clone::clone);
+            let remedy = "correct that, then run it again";
+            return Err(CliError::failure(
+                format!("local rank {rank}"),
+                why.trim(),
+                remedy,
+            ));
+        }
+    }
+    processes.end(if is_cut_off {
+        END_CUT_OFF
+    } else {
+        END_TIME_MAX
+    });
+    let complaints = processes.complaints();
+    if let Place::Boards(boards) = place {
+        let names = place.names();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let at = |name: &str| names.iter().position(|known| *known == name);
+        named = blamed(&complaints, &names)
+            .and_then(|(name, line)| Some((vec![place.first_rank(at(&name)?)], line)))
+            // Whether a board that is cut off answers takes long to ask, and its ranks are known.
+            .or_else(|| {
+                if is_cut_off {
+                    return None;
+                }
+                let error = boards.reach().err()?.to_string();
+                let name = names
+                    .iter()
+                    .find(|name| error.starts_with(&format!("{name}: ")))?;
+                Some((
+                    vec![place.first_rank(at(name)?)],
+                    "no longer answers".to_owned(),
+                ))
+            });
+    }
+    match state.judge(&died, named, silence_max, now) {
+        Failed::Lost { ranks, how } => {
+            let mut lost: Vec<usize> = ranks.iter().map(|&rank| place.board(rank)).collect();
+            lost.dedup();
+            let how = format!("{how}, {:.0} % were done", state.done() * 100.0);
+            Ok(Outcome::Lost { boards: lost, how })
+        }
+        Failed::Job(why) => Err(CliError::failure(
+            "keel cluster run",
+            why,
+            "see docs/cluster.md",
+        )),
+        Failed::Unknown(why) => {
+            let last = last_line(complaints.join("\n").as_bytes());
+            Err(CliError::failure(
+                "keel cluster run",
+                format!("{why}; {last}"),
+                "see docs/cluster.md",
+            ))
+        }
+    }
+}
+
+/// The answer's table as a file, written completely or not at all.
+struct Table {
+    writer: BufWriter<File>,
+    path: std::path::PathBuf,
+    rows: usize,
+    is_finished: bool,
+}
+
+impl Table {
+    fn create(path: &Path) -> Result<Self, CliError> {
+        Ok(Self {
+            writer: BufWriter::new(new_file(path)?),
+            path: path.to_path_buf(),
+            rows: 0,
+            is_finished: false,
+        })
+    }
+
+    fn failed(&self, error: &std::io::Error) -> CliError {
+        CliError::io(self.path.display(), error)
+    }
+
+    /// Removes what a lost attempt has written.
+    fn restart(&mut self) -> Result<(), CliError> {
+        use std::io::Seek;
+        self.rows = 0;
+        let done = self
+            .writer
+            .rewind()
+            .and_then(|()| self.writer.get_ref().set_len(0));
+        done.map_err(|error| self.failed(&error))
+    }
+
+    /// Writes the line with this number. Launchers may cut lines that come fast, and a table with a gap is invalid.
+    fn line(&mut self, at: usize, text: &str) -> Result<(), CliError> {
+        if at != self.rows {
+            return Err(self.incomplete(at + 1));
+        }
+        self.rows += 1;
+        let done = writeln!(self.writer, "{text}");
+        done.map_err(|error| self.failed(&error))
+    }
+
+    /// Checks that all lines have arrived.
+    fn check(&self, rows: usize) -> Result<(), CliError> {
+        if rows == self.rows {
+            Ok(())
+        } else {
+            Err(self.incomplete(rows))
+        }
+    }
+
+    fn incomplete(&self, rows: usize) -> CliError {
+        let wrong = format!("only {} of {rows} lines or more have come whole", self.rows);
+        CliError::failure(self.path.display(), wrong, "run it again")
+    }
+
+    fn finish(&mut self) -> Result<(), CliError> {
+        let done = self
+            .writer
+            .flush()
+            .and_then(|()| self.writer.get_ref().sync_all());
+        done.map_err(|error| self.failed(&error))?;
+        self.is_finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}

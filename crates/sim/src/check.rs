@@ -1,0 +1,371 @@
+//! The invariants, and the comparison of what is found with what the ledger says.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use base::sim::SimDevice;
+use db::{Time, scan_log};
+use flash::{OpenOptions, Store};
+
+use crate::device::Device;
+use crate::ledger::Ledger;
+use crate::sensors::Feed;
+
+/// What must hold. `DESIGN.md` has all of them, with their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Invariant {
+    /// I1.
+    NothingLost,
+    /// I2.
+    NothingAltered,
+    /// I3.
+    NothingInvented,
+    /// I4.
+    Order,
+    /// I6.
+    Taken,
+    /// I13.
+    TrueAcknowledgement,
+    /// I14.
+    StartEnds,
+}
+
+impl Invariant {
+    /// Its number in `DESIGN.md`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::NothingLost => "I1",
+            Self::NothingAltered => "I2",
+            Self::NothingInvented => "I3",
+            Self::Order => "I4",
+            Self::Taken => "I6",
+            Self::TrueAcknowledgement => "I13",
+            Self::StartEnds => "I14",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::NothingLost => "no acknowledged reading is lost",
+            Self::NothingAltered => "no reading is altered",
+            Self::NothingInvented => "no reading is invented",
+            Self::Order => "the readings of a key keep their order",
+            Self::Taken => "a right reading is taken, and a taken one becomes durable",
+            Self::TrueAcknowledgement => "what is acknowledged is on the device",
+            Self::StartEnds => "a start ends, within its bounds",
+        }
+    }
+}
+
+/// An invariant that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) invariant: Invariant,
+    /// What was found.
+    pub(crate) found: String,
+}
+
+impl Broken {
+    pub(crate) fn new(invariant: Invariant, found: impl Into<String>) -> Self {
+        Self {
+            invariant,
+            found: found.into(),
+        }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, text) = (self.invariant.name(), self.invariant.text());
+        write!(f, "{name} ({text}) does not hold: {}", self.found)
+    }
+}
+
+/// A reading as the log has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Logged<'a> {
+    pub(crate) sensor: Option<u16>,
+    pub(crate) time: Time,
+    pub(crate) value: &'a [u8],
+}
+
+/// What was found of a log, in its order.
+pub(crate) struct Found {
+    /// How often each reading was found.
+    times: Vec<u8>,
+    /// Of each sensor, the last reading that was found for the first time.
+    last: Vec<Option<u64>>,
+    /// Readings that were found again.
+    again: u64,
+}
+
+impl Found {
+    pub(crate) fn new(feed: &Feed<'_>) -> Self {
+        Self {
+            times: Vec::new(),
+            last: vec![None; feed.sensors().count()],
+            again: 0,
+        }
+    }
+
+    /// Returns how many readings were found again.
+    pub(crate) fn again(&self) -> u64 {
+        self.again
+    }
+
+    /// Compares the next reading of the log.
+    ///
+    /// # Errors
+    /// I2, I3 or I4.
+    pub(crate) fn add(
+        &mut self,
+        feed: &Feed<'_>,
+        ledger: &Ledger,
+        logged: &Logged<'_>,
+    ) -> Result<(), Broken> {
+        let invented = |why: String| Err(Broken::new(Invariant::NothingInvented, why));
+        let Some(sensor) = logged.sensor else {
+            return invented(format!("a key of no sensor, at {} ns", logged.time.ns()));
+        };
+        let Some(number) = feed.number_of(sensor, logged.time) else {
+            let ns = logged.time.ns();
+            return invented(format!("sensor {sensor} has no reading at {ns} ns"));
+        };
+        if logged.time != feed.time(number) || logged.value != feed.value(number) {
+            let found = format!(
+                "reading {number} has {} ns and {:?} instead of {} ns and {:?}",
+                logged.time.ns(),
+                logged.value,
+                feed.time(number).ns(),
+                feed.value(number)
+            );
+            return Err(Broken::new(Invariant::NothingAltered, found));
+        }
+        if ledger.is_refused(number) {
+            return invented(format!("reading {number} was refused"));
+        }
+        let taken = ledger.times_taken(number);
+        if taken == 0 {
+            return invented(format!("reading {number} was never taken"));
+        }
+        let place = number as usize;
+        if self.times.len() <= place {
+            self.times.resize(place + 1, 0);
+        }
+        self.times[place] = self.times[place].saturating_add(1);
+        let times = self.times[place];
+        if times > taken {
+            return invented(format!(
+                "reading {number} is there {times} times, and was taken {taken} times"
+            ));
+        }
+        if times > 1 {
+            self.again += 1;
+            return Ok(());
+        }
+        let last = &mut self.last[usize::from(sensor)];
+        if let Some(before) = *last
+            && before >= number
+        {
+            let found = format!("reading {number} comes after {before} of the same sensor");
+            return Err(Broken::new(Invariant::Order, found));
+        }
+        *last = Some(number);
+        Ok(())
+    }
+
+    fn has(&self, number: u64) -> bool {
+        self.times
+            .get(number as usize)
+            .is_some_and(|times| *times > 0)
+    }
+
+    /// Checks that every acknowledged reading was found.
+    ///
+    /// # Errors
+    /// The invariant that says so.
+    pub(crate) fn complete(&self, ledger: &Ledger, invariant: Invariant) -> Result<(), Broken> {
+        let lost =
+            (0..ledger.end()).find(|number| ledger.is_acknowledged(*number) && !self.has(*number));
+        lost.map_or(Ok(()), |number| {
+            let found = format!("reading {number} was acknowledged and is not there");
+            Err(Broken::new(invariant, found))
+        })
+    }
+
+    /// Checks that every reading that was offered was found once or refused: nothing has failed.
+    ///
+    /// # Errors
+    /// I1 or I3.
+    pub(crate) fn exact(&self, ledger: &Ledger) -> Result<(), Broken> {
+        if self.again > 0 {
+            let found = format!("{} readings came again, and nothing has failed", self.again);
+            return Err(Broken::new(Invariant::NothingInvented, found));
+        }
+        let lost =
+            (0..ledger.end()).find(|number| !ledger.is_refused(*number) && !self.has(*number));
+        lost.map_or(Ok(()), |number| {
+            let found = format!("reading {number} is not there, and nothing has failed");
+            Err(Broken::new(Invariant::NothingLost, found))
+        })
+    }
+}
+
+/// Checks what is left on a device: the store opens and is whole. Its log has every acknowledged reading and every
+/// reading numbered below `durable_end`, and nothing else than what was taken.
+///
+/// # Errors
+/// `invariant` for what is lost; I2, I3 or I4.
+pub(crate) fn image(
+    device: SimDevice,
+    feed: &Feed<'_>,
+    ledger: &Ledger,
+    durable_end: u64,
+    invariant: Invariant,
+) -> Result<(), Broken> {
+    let lost = |found: String| Err(Broken::new(invariant, found));
+    let mut store = match Store::open(Device::image(device), &OpenOptions::default()) {
+        Ok(store) => store,
+        Err(error) => return lost(format!("the store does not open: {error}")),
+    };
+    let mut found = Found::new(feed);
+    let mut below = 0;
+    let mut broken = None;
+    let scanned = scan_log(&mut store, &mut |entry| {
+        below += u64::from(entry.lsn < durable_end);
+        // A name that is not there is a loss, and the report counts it.
+        let Some(key) = entry.key else {
+            return ControlFlow::Continue(());
+        };
+        let logged = Logged {
+            sensor: feed.sensor_of(key),
+            time: entry.time,
+            value: entry.value,
+        };
+        match found.add(feed, ledger, &logged) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                broken = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    });
+    if let Some(broken) = broken {
+        return Err(broken);
+    }
+    let report = match scanned {
+        Ok(report) => report,
+        Err(error) => return lost(format!("the log cannot be read: {error}")),
+    };
+    if report.readings_unnamed > 0 {
+        let unnamed = report.readings_unnamed;
+        return lost(format!("the names of {unnamed} readings are not there"));
+    }
+    found.complete(ledger, invariant)?;
+    if below < durable_end {
+        return lost(format!(
+            "readings below {durable_end} were durable, and {below} of them are there"
+        ));
+    }
+    let damage = report.damage;
+    if damage.readings_missing > 0 || damage.records_damaged > 0 {
+        return lost(format!("damage without a fault: {damage:?}"));
+    }
+    check_store(&mut store, invariant)
+}
+
+/// Checks the store itself: damage that has cost nothing yet will cost something later.
+fn check_store(store: &mut Store<Device>, invariant: Invariant) -> Result<(), Broken> {
+    let found = match store.check() {
+        Ok(report) if report.is_clean() => return Ok(()),
+        Ok(report) => format!("the store is damaged: {:?}", report.problems),
+        Err(error) => format!("the store cannot be checked: {error}"),
+    };
+    Err(Broken::new(invariant, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sensors::Sensors;
+
+    /// What `add` says of a reading, and what it has found so far.
+    struct Case<'s> {
+        feed: Feed<'s>,
+        ledger: Ledger,
+        found: Found,
+    }
+
+    impl<'s> Case<'s> {
+        fn new(sensors: &'s Sensors) -> Self {
+            let feed = Feed::new(sensors, 1, 1);
+            Self {
+                found: Found::new(&feed),
+                ledger: Ledger::default(),
+                feed,
+            }
+        }
+
+        fn add(&mut self, sensor: Option<u16>, time: Time, value: &[u8]) -> Option<Invariant> {
+            let logged = Logged {
+                sensor,
+                time,
+                value,
+            };
+            let added = self.found.add(&self.feed, &self.ledger, &logged);
+            added.err().map(|broken| broken.invariant)
+        }
+
+        /// Adds a reading as it was offered.
+        fn add_right(&mut self, number: u64) -> Option<Invariant> {
+            let (sensor, time) = (self.feed.sensor(number), self.feed.time(number));
+            let value = self.feed.value(number);
+            self.add(Some(sensor), time, &value)
+        }
+    }
+
+    #[test]
+    fn each_invariant_can_be_broken() {
+        let sensors = Sensors::read(1_000).expect("the bundled trace");
+        let mut case = Case::new(&sensors);
+        let first = 10;
+        let sensor = case.feed.sensor(first);
+        let later = (first + 1..).find(|number| case.feed.sensor(*number) == sensor);
+        let later = later.expect("each sensor has many readings");
+        for number in [first, later, 11] {
+            case.ledger.take(number);
+        }
+        case.ledger.take(first);
+        case.ledger.refuse(12);
+        let (time, value) = (case.feed.time(first), case.feed.value(first));
+        let moved = Time::from_ns(time.ns() + 1);
+        assert_eq!(
+            case.add(Some(sensor), moved, &value),
+            Some(Invariant::NothingAltered)
+        );
+        assert_eq!(
+            case.add(Some(sensor), time, &value[..7]),
+            Some(Invariant::NothingAltered)
+        );
+        let invented = Some(Invariant::NothingInvented);
+        assert_eq!(case.add(None, time, &value), invented);
+        let never = Time::from_ms(crate::sensors::BEGIN_MS - 5);
+        assert_eq!(case.add(Some(sensor), never, &value), invented);
+        assert_eq!(case.add_right(12), invented, "refused");
+        assert_eq!(case.add_right(13), invented, "never offered");
+        assert_eq!(
+            (case.add_right(later), case.add_right(later)),
+            (None, invented)
+        );
+        assert_eq!(case.add_right(first), Some(Invariant::Order));
+        // It is there now, and it was taken twice.
+        assert_eq!((case.add_right(first), case.found.again()), (None, 1));
+        let complete = |case: &Case<'_>| case.found.complete(&case.ledger, Invariant::NothingLost);
+        case.ledger.acknowledge(first);
+        assert_eq!(complete(&case), Ok(()));
+        case.ledger.acknowledge(11);
+        let lost = complete(&case).expect_err("11 is not there");
+        assert!(lost.to_string().starts_with("I1 (") && lost.found.contains("11"));
+        assert!(case.found.exact(&case.ledger).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! What was offered to the node, and what it said: the judge's own record, one byte for each reading.
+
+/// How often a reading was taken; no more than this is counted.
+const TAKEN: u8 = 0x0f;
+const ACKNOWLEDGED: u8 = 0x10;
+const REFUSED: u8 = 0x20;
+
+/// The record of one run.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    readings: Vec<u8>,
+    acknowledged: u64,
+    refused: u64,
+}
+
+impl Ledger {
+    fn entry(&mut self, number: u64) -> &mut u8 {
+        let place = number as usize;
+        if self.readings.len() <= place {
+            self.readings.resize(place + 1, 0);
+        }
+        &mut self.readings[place]
+    }
+
+    fn get(&self, number: u64) -> u8 {
+        self.readings.get(number as usize).copied().unwrap_or(0)
+    }
+
+    /// The node has taken a reading; it is not durable yet.
+    pub(crate) fn take(&mut self, number: u64) {
+        let entry = self.entry(number);
+        if *entry & TAKEN < TAKEN {
+            *entry += 1;
+        }
+    }
+
+    /// The node has refused a reading for good.
+    pub(crate) fn refuse(&mut self, number: u64) {
+        let entry = self.entry(number);
+        let is_new = *entry & REFUSED == 0;
+        *entry |= REFUSED;
+        self.refused += u64::from(is_new);
+    }
+
+    /// The node has acknowledged a reading.
+    pub(crate) fn acknowledge(&mut self, number: u64) {
+        let entry = self.entry(number);
+        let is_new = *entry & ACKNOWLEDGED == 0;
+        *entry |= ACKNOWLEDGED;
+        self.acknowledged += u64::from(is_new);
+    }
+
+    /// Returns how often a reading was taken, at most 15.
+    pub(crate) fn times_taken(&self, number: u64) -> u8 {
+        self.get(number) & TAKEN
+    }
+
+    pub(crate) fn is_acknowledged(&self, number: u64) -> bool {
+        self.get(number) & ACKNOWLEDGED != 0
+    }
+
+    pub(crate) fn is_refused(&self, number: u64) -> bool {
+        self.get(number) & REFUSED != 0
+    }
+
+    /// Returns the number after the last one that was offered.
+    pub(crate) fn end(&self) -> u64 {
+        self.readings.len() as u64
+    }
+
+    /// Returns how many readings were acknowledged, and how many refused.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.acknowledged, self.refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reading_has_its_record() {
+        let mut ledger = Ledger::default();
+        for _ in 0..20 {
+            ledger.take(3);
+        }
+        ledger.acknowledge(3);
+        ledger.acknowledge(3);
+        ledger.refuse(5);
+        assert_eq!((ledger.times_taken(3), ledger.times_taken(4)), (15, 0));
+        assert!(ledger.is_acknowledged(3) && !ledger.is_acknowledged(5));
+        assert!(ledger.is_refused(5) && !ledger.is_refused(3));
+        assert_eq!((ledger.end(), ledger.counts()), (6, (1, 1)));
+        assert!(!ledger.is_acknowledged(u64::MAX));
+    }
+}

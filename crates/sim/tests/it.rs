@@ -1,0 +1,132 @@
+//! The program: seeds that hold, devices and bugs that it must find, and its exit status.
+//!
+//! Whole runs are tested here alone, so that store and database are compiled for one program and not for two.
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sim"))
+        .args(["--readings", "2000"])
+        .args(arguments)
+        .env_remove("KEEL_SEEDED_BUG")
+        .output()
+        .expect("the program starts")
+}
+
+/// Returns what was printed, errors behind the rest.
+fn text_of(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    format!("{text}{errors}")
+}
+
+/// Returns the number that stands before these words.
+fn number_before(text: &str, words: &str) -> u64 {
+    let before = text.split_once(words).map_or("", |(before, _)| before);
+    let number = before.trim_end().rsplit(' ').next();
+    match number.and_then(|number| number.parse().ok()) {
+        Some(number) => number,
+        None => panic!("no number before `{words}`: {text}"),
+    }
+}
+
+#[test]
+fn forty_seeds_hold() {
+    let output = sim(&["--seeds", "1..41"]);
+    let text = text_of(&output);
+    assert!(output.status.success(), "{text}");
+    println!("{text}");
+    let words = [
+        "offered",
+        "acknowledged",
+        "refused",
+        "came again",
+        "power cuts",
+        "kills",
+        "stops",
+        "images read",
+    ];
+    let [
+        offered,
+        acknowledged,
+        refused,
+        again,
+        cuts,
+        kills,
+        stops,
+        images,
+    ] = words.map(|words| number_before(&text, words));
+    assert_eq!(offered, 40 * 2_000);
+    // What is drawn must happen, too.
+    assert!(acknowledged > offered / 3, "{text}");
+    assert!(cuts > 20 && kills > 5 && stops >= 40, "{text}");
+    assert!(images > 150 && again > 0 && refused > 0, "{text}");
+}
+
+#[test]
+fn one_seed_replays_itself() {
+    let steps = |seed: &str| {
+        let output = sim(&["--seed", seed, "--trace"]);
+        let text = text_of(&output);
+        assert!(output.status.success(), "{text}");
+        // The time that it took follows.
+        let (steps, _) = text.split_once("every invariant held").expect("it held");
+        steps.to_owned()
+    };
+    let first = steps("7");
+    assert!(first.contains("Committed") && first.contains("image_hash"));
+    // Not by `assert_eq!`: there are thousands of lines.
+    assert!(first == steps("7"), "a second run took other steps");
+    assert!(first != steps("8"), "another seed took the same steps");
+}
+
+/// A judge that passes this device would pass every node.
+#[test]
+fn a_device_that_ignores_flushes_is_found() {
+    for seed in ["1", "2", "3", "4", "5", "6"] {
+        let output = sim(&["--ignore-flushes", "--seed", seed]);
+        let text = text_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains(": I1 (") || text.contains(": I13 ("),
+            "{text}"
+        );
+    }
+}
+
+/// Checks that a run with the bug is red, or that a build without the bugs says so.
+fn is_found(bug: &str) {
+    let output = sim(&["--until", bug]);
+    let text = text_of(&output);
+    if cfg!(debug_assertions) {
+        assert!(output.status.success(), "{text}");
+        assert!(text.starts_with(&format!("{bug} found: ")), "{text}");
+    } else {
+        assert_eq!(output.status.code(), Some(2), "{text}");
+    }
+}
+
+#[test]
+fn ack_before_flush_turns_a_run_red() {
+    is_found("ack-before-flush");
+}
+
+#[test]
+fn swapped_barrier_turns_a_run_red() {
+    is_found("swapped-barrier");
+}
+
+#[test]
+fn a_seed_that_holds_ends_with_0_and_a_wrong_command_with_2() {
+    let output = sim(&["--seed", "3", "--twice"]);
+    let text = text_of(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("hours a minute"), "{text}");
+    for wrong in [
+        &["--seeds", "5..5"][..],
+        &["--until", "no-such-bug"],
+        &["--seed", "1", "--seeds", "1..3"],
+    ] {
+        assert_eq!(sim(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

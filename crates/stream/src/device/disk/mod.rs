@@ -1,0 +1,213 @@
+//! The disk part: what is known of the published version without the server. That is its manifest, hashes in memory,
+//! and what the cache on the device's disk keeps: blocks, hashes, and what tasks needed.
+//!
+//! **Must not know:** connections, the buffer.
+//!
+//! **Files:** `hashes.rs` the hashes in memory, `notes.rs` what the cache keeps beside blocks. The cache itself is
+//! `device/cache`.
+
+mod hashes;
+pub(super) mod notes;
+
+use crate::block::{BlockAt, BlockHash, FileId, block_bytes};
+use crate::device::settings::{HASHES_BYTES_MIN, PLAN_BLOCKS_MAX};
+use crate::device::{Cache, CacheError, Lists};
+use crate::group::{Group, GroupAt};
+use crate::manifest::Manifest;
+use crate::sync::locked;
+use hashes::Groups;
+use notes::Paths;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// The maximum number of tasks whose plans are kept in memory.
+const PLANS_MAX: usize = 8;
+
+/// The disk part.
+pub(super) struct Disk {
+    pub manifest: Arc<Manifest>,
+    paths: Paths,
+    cache: Option<Arc<dyn Cache>>,
+    groups: Groups,
+    plans: Mutex<VecDeque<(FileId, Arc<Vec<BlockAt>>)>>,
+}
+
+impl Disk {
+    pub fn new(manifest: Manifest, cache: Option<Arc<dyn Cache>>, hashes_bytes_max: usize) -> Self {
+        Self {
+            paths: Paths::of(&manifest),
+            manifest: Arc::new(manifest),
+            cache,
+            groups: Groups::new(hashes_bytes_max.max(HASHES_BYTES_MIN)),
+            plans: Mutex::default(),
+        }
+    }
+
+    pub fn cache(&self) -> Option<&dyn Cache> {
+        self.cache.as_deref()
+    }
+
+    /// Returns the path of a file from the root, without a leading slash.
+    pub fn path(&self, file: FileId) -> Vec<u8> {
+        self.paths.get(&self.manifest, file)
+    }
+
+    /// Returns the size of a block, in bytes. `None`: there is no such file.
+    pub fn block_bytes(&self, at: BlockAt) -> Option<usize> {
+        let (size_bytes, _) = self.manifest.file(at.file)?;
+        Some(block_bytes(size_bytes, at.index))
+    }
+
+    /// Returns the hash that a block must have, from memory or from the cache.
+    pub fn hash(&self, at: BlockAt) -> Option<BlockHash> {
+        self.group(GroupAt::from(at))?.get(at.index)
+    }
+
+    /// Returns the hash that a block must have, if it is in memory.
+    pub fn hash_in_memory(&self, at: BlockAt) -> Option<BlockHash> {
+        self.groups.get(GroupAt::from(at))?.get(at.index)
+    }
+
+    /// Returns a group of hashes, from memory or from the cache.
+    pub fn group(&self, at: GroupAt) -> Option<Arc<Group>> {
+        if let Some(group) = self.groups.get(at) {
+            return Some(group);
+        }
+        let cache = self.cache()?;
+        let (_, content) = self.manifest.file(at.file)?;
+        let blocks = self.manifest.blocks(at.file);
+        let group = notes::group(cache, &content, blocks, at.group)?;
+        self.groups.put(at, group, &content, blocks)
+    }
+
+    /// Keeps a group of hashes in memory. `None`: it does not belong to the content of this file.
+    pub fn put_group(&self, at: GroupAt, group: Group) -> Option<()> {
+        let (_, content) = self.manifest.file(at.file)?;
+        let blocks = self.manifest.blocks(at.file);
+        self.groups.put(at, group, &content, blocks).map(drop)
+    }
+
+    /// Keeps a group of hashes in the cache, if it is still in memory. If it was evicted, it is requested when it is
+    /// needed again.
+    pub fn keep_group(&self, at: GroupAt) -> Result<(), CacheError> {
+        match (self.groups.get(at), self.cache()) {
+            (Some(group), Some(cache)) => notes::set_group(cache, &self.manifest, at, &group),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps a group of hashes in the cache, unless it is there. Returns false if the hashes are unknown.
+    pub fn keep_list(&self, at: GroupAt) -> Result<bool, CacheError> {
+        let (Some(cache), Some(group)) = (self.cache(), self.group(at)) else {
+            return Ok(false);
+        };
+        if !self.has_list(at) {
+            notes::set_group(cache, &self.manifest, at, &group)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether the cache has a group of hashes.
+    pub fn has_list(&self, at: GroupAt) -> bool {
+        let has = |cache: &dyn Cache| notes::keeps_group(cache, &self.manifest, at);
+        self.cache().is_some_and(has)
+    }
+
+    /// Returns what a task needed last time.
+    pub fn plan(&self, task: FileId) -> Arc<Vec<BlockAt>> {
+        let plans = locked(&self.plans);
+        if let Some((_, plan)) = plans.iter().find(|(of, _)| *of == task) {
+            return Arc::clone(plan);
+        }
+        drop(plans);
+        let note = self
+            .cache()
+            .and_then(|cache| notes::plan(cache, &self.path(task)));
+        let blocks = note.map(|note| notes::plan_blocks(&self.manifest, &note, PLAN_BLOCKS_MAX));
+        Arc::new(blocks.unwrap_or_default())
+    }
+
+    /// Keeps in memory what a task needed. Returns it if the cache must keep it, too.
+    pub fn set_plan(&self, task: FileId, plan: Vec<BlockAt>) -> Option<Arc<Vec<BlockAt>>> {
+        if plan.is_empty() {
+            return None;
+        }
+        let plan = Arc::new(plan);
+        let mut plans = locked(&self.plans);
+        let before = plans.iter().position(|(of, _)| *of == task);
+        let is_new = match before.and_then(|at| plans.remove(at)) {
+            Some((_, before)) => before != plan,
+            None => true,
+        };
+        plans.truncate(PLANS_MAX - 1);
+        plans.push_front((task, Arc::clone(&plan)));
+        (is_new && self.cache.is_some()).then_some(plan)
+    }
+
+    /// Keeps in the cache what a task needed.
+    pub fn keep_plan(&self, task: FileId, plan: &[BlockAt]) -> Result<(), CacheError> {
+        let Some(cache) = self.cache() else {
+            return Ok(());
+        };
+        let bytes = notes::plan_bytes(&self.manifest, &self.paths, plan);
+        notes::set_plan(cache, &self.path(task), &bytes)
+    }
+
+    /// Returns a block from the cache.
+    pub fn get(&self, at: BlockAt) -> Option<Arc<[u8]>> {
+        let cache = self.cache()?;
+        cache.get(&self.hash(at)?, self.block_bytes(at)?)
+    }
+
+    /// Keeps verified blocks in the cache.
+    pub fn put(&self, hashes: &[BlockHash], pages: &[Arc<[u8]>]) {
+        if let Some(cache) = self.cache() {
+            for (hash, page) in hashes.iter().zip(pages) {
+                cache.put(hash, page);
+            }
+        }
+    }
+
+    /// Whether the cache has a block, as far as is known without reading it.
+    pub fn has(&self, at: BlockAt) -> bool {
+        let Some(cache) = self.cache() else {
+            return false;
+        };
+        self.hash(at).is_some_and(|hash| cache.has(&hash))
+    }
+
+    /// Whether the cache has a block and its list of hashes: hashes that are only in memory are useless to the next
+    /// start.
+    pub fn has_with_list(&self, at: BlockAt) -> bool {
+        self.has(at) && self.has_list(at.into())
+    }
+
+    /// Returns those of these blocks that the cache has, with their hashes. Adjacent blocks share one lookup of their
+    /// group, and only one group is held at a time.
+    pub fn cached(&self, blocks: &[BlockAt]) -> Vec<(BlockAt, BlockHash)> {
+        let Some(cache) = self.cache() else {
+            return Vec::new();
+        };
+        let mut last: Option<(GroupAt, Option<Arc<Group>>)> = None;
+        let mut hash_of = |at: BlockAt| {
+            let group = GroupAt::from(at);
+            if last.as_ref().is_none_or(|(found, _)| *found != group) {
+                last = Some((group, self.group(group)));
+            }
+            last.as_ref()?.1.as_ref()?.get(at.index)
+        };
+        let with_hash = |at: &BlockAt| Some((*at, hash_of(*at)?));
+        let known = blocks.iter().filter_map(with_hash);
+        known.filter(|(_, hash)| cache.has(hash)).collect()
+    }
+
+    /// Returns the lists of hashes that a cache needs for blocks.
+    pub fn lists_of(&self, blocks: &[BlockAt]) -> Lists {
+        notes::lists_of(&self.manifest, blocks)
+    }
+
+    /// Returns the bytes of memory that the hashes take.
+    pub fn hashes_bytes(&self) -> usize {
+        self.groups.bytes()
+    }
+}
