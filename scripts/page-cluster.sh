@@ -167,12 +167,10 @@ if [ "$1" != --tables ]; then
         "$target/release/keel" cluster report "$found/mpich-1.jsonl" "$found/openmpi-1.jsonl" \
             --csv "$results/libraries.csv" --plots "$results" >/dev/null
     fi
-    # Result ÷ watts: one host, and two boards on the line.
+    # Result ÷ watts: one host, and two boards on the line, with the first MPI of the list, as the page says.
     measured=()
-    for mpi in "${mpis[@]}"; do
-        for file in "$found/$mpi-1.jsonl" "$found/$mpi-boards.jsonl"; do
-            if [ -f "$file" ]; then measured+=("$file"); fi
-        done
+    for file in "$found/${mpis[0]}-1.jsonl" "$found/${mpis[0]}-boards.jsonl"; do
+        if [ -f "$file" ]; then measured+=("$file"); fi
     done
     "$target/release/keel" cluster report --thesis "${measured[@]}" --plots "$thesis" >/dev/null
 fi
