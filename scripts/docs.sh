@@ -24,7 +24,7 @@ cargo xtask site "$site"
 rm -rf "$site/html"
 "$mdbook" build "$@" "$site"
 
-# What xtask has put into the folder, as it is read by those who see the site.
+# Each page that xtask has put into the folder is a page of the finished site.
 pages=0
 while IFS= read -r page; do
     [ -s "$site/html/${page%.md}.html" ] || fail "$page of docs/SUMMARY.md has no page in $site/html"

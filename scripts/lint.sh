@@ -28,21 +28,5 @@ if [ -d "$(rustc --print target-libdir --target "$arm")" ]; then
 else
     printf 'skipped: code for 64-bit ARM (remedy: rustup target add %s)\n' "$arm"
 fi
-if ! command -v cargo-deny >/dev/null 2>&1; then
-    printf 'skipped: licences and advisories of dependencies (remedy: cargo install --locked cargo-deny)\n'
-    exit 0
-fi
-# The workspaces share one file of rules.
-workspaces=(./Cargo.toml ./python/Cargo.toml)
-rules=$PWD/deny.toml
-for manifest in "${workspaces[@]}"; do
-    cargo deny --log-level error --manifest-path "$manifest" --config "$rules" check licenses bans sources
-done
-if cargo deny --log-level off fetch db; then
-    for manifest in "${workspaces[@]}"; do
-        cargo deny --offline --log-level error --manifest-path "$manifest" --config "$rules" check advisories
-    done
-else
-    printf 'skipped: advisories (the advisory database cannot be fetched; remedy: run again with a network)\n'
-fi
+scripts/deny.sh
 printf 'lint: ok\n'

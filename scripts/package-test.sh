@@ -33,8 +33,8 @@ passed=0
 failed=0
 skipped=0
 
-# inside SECONDS COMMAND...: in the root, with processes and a loopback address of its own, so that whatever is started
-# there ends with it and meets no node of this machine.
+# inside SECONDS COMMAND...: runs the command in the root, with processes and a loopback address of its own. Every
+# process that is started there ends with the command and meets no node of this machine.
 inside() {
     # shellcheck disable=SC2016 # The inner shell expands them.
     timeout --kill-after=10 "$1" unshare --mount --pid --net --fork --kill-child --mount-proc="$root/proc" \
@@ -114,7 +114,7 @@ everything_remains() {
     keel flash check /var/lib/keel/store.img
 }
 
-# Back to the version before, where somebody disables the service. The upgrade restarts it under systemd, of which
+# Back to the version before, where the service is disabled by hand. The upgrade restarts it under systemd, of which
 # there is only the folder here, and does not enable it.
 disabled_remains_disabled() {
     dpkg --install /packages/evenkeel_*.deb
@@ -179,7 +179,7 @@ in_suite() {
     check '! keel restore /var/backups/keel.backup -c /etc/keel/keel.toml'
     check 'keel restore /var/backups/keel.backup -c /etc/keel/keel.toml --force'
     check 'keel flash check /var/lib/keel/store.img && test "$(stat -c %U /var/lib/keel/store.img)" = keel'
-    # A configuration that somebody has changed stays as it is.
+    # A configuration that was changed by hand stays as it is.
     check 'echo "# mine" >>/etc/keel/keel.toml && dpkg --install /packages/evenkeel_*.deb &&
         grep mine /etc/keel/keel.toml'
     check 'keel demo --headless --seconds 20 --speed 20'
@@ -193,6 +193,7 @@ in_suite() {
         printf 'package-test: %s: failed: keel demo --full\n' "$suite"
     fi
     check 'grep -aq uplot-license.txt /usr/bin/keel'
+    check 'cd /usr/share/doc/evenkeel && zcat sbom.cdx.json.gz | grep "\"pkg:cargo/tokio@" >/dev/null'
     check 'cd /usr/share/man/man1 && zcat keel-backup.1.gz | grep -q "keel backup" && zcat keel.1.gz >/dev/null'
     check 'bash -n /usr/share/bash-completion/completions/keel'
     check 'cd /usr/share/zsh/vendor-completions && grep -q "^#compdef keel" _keel && grep -q doctor _keel'

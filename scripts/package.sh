@@ -197,9 +197,10 @@ finish() {
     printf 'package: %s\n' "$out/${package}_${version}_${arch}.deb"
 }
 
-# documents ROOT PACKAGE ARCH CRATE...: licences, and what has changed.
+# documents ROOT PACKAGE ARCH CRATE...: licences, what has changed, and the software bill of materials, which is also
+# put beside the package.
 documents() {
-    local root=$1 package=$2 rust
+    local root=$1 package=$2 bill=$out/${2}_${version}_$3.cdx.json rust
     rust=$(rust_of "$3")
     shift 3
     local folder=$root/usr/share/doc/$package
@@ -209,9 +210,12 @@ documents() {
         cat LICENSE-MIT
         printf '\nThe other one is in /usr/share/common-licenses/Apache-2.0.\n'
         printf '\nLicences of what is compiled in: notices.gz in this folder.\n'
+        printf 'Every crate of the build, with its checksum, in CycloneDX form: sbom.cdx.json.gz.\n'
     } >"$folder/copyright"
     gzip -9n <CHANGELOG.md >"$folder/changelog.gz"
     notices "$rust" "$@" | gzip -9n >"$folder/notices.gz"
+    cargo xtask sbom "$rust" "$@" >"$bill"
+    gzip -9n <"$bill" >"$folder/sbom.cdx.json.gz"
 }
 
 # strip_apart PACKAGE ARCH FILE...: takes symbols and line tables out of programs and libraries, for boards with small

@@ -167,7 +167,7 @@ if [ "$1" != --tables ]; then
         "$target/release/keel" cluster report "$found/mpich-1.jsonl" "$found/openmpi-1.jsonl" \
             --csv "$results/libraries.csv" --plots "$results" >/dev/null
     fi
-    # Result ÷ watts: one host, and two boards on the line, with the first MPI of the list, as the page says.
+    # Result ÷ watts: one host, and two boards on the line. Its page names one MPI library, the first.
     measured=()
     for file in "$found/${mpis[0]}-1.jsonl" "$found/${mpis[0]}-boards.jsonl"; do
         if [ -f "$file" ]; then measured+=("$file"); fi

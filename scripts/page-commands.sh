@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands of pages: every ```sh block in its order, in one shell, in one temporary folder, with `keel` in
-# PATH. Pages that are named together are read one after the other, as a newcomer does who follows the links. A page
-# whose commands do not work is a failed test.
+# PATH. Pages that are named together run one after the other, as a newcomer follows the links. A page whose commands do
+# not work is a failed test.
 #   scripts/page-commands.sh PAGE...
 #
 # What a page can say:

@@ -3,7 +3,7 @@
 # because a node may run on this machine already; what stands for the checkout that some pages begin in; and the
 # comparison of what a block prints.
 
-# A port of the loopback address that nobody listens on, and below those that the system gives to connections.
+# A port of the loopback address without a listener, below the ports that the system gives to connections.
 free_port() {
     local port
     while port=$((20000 + RANDOM % 12000)); do

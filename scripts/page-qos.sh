@@ -4,12 +4,12 @@
 #                                         are there. FOUND is a folder, made if it is not there; a run that was
 #                                         interrupted goes on. As root, on a quiet machine of two processors or more
 #   scripts/page-qos.sh --tables          writes the tables from the figures that are in docs/results/qos
-# Pieces, with the minutes of those that measure on this machine:
+# Pieces; in brackets the minutes of each piece that measures on this machine:
 #   real-identification (8)  real-interference (6)  real-workloads (29)  real-transient (15)
 #   real-cores, only if it is named: with two processors it measures what real-workloads has measured
 #   sim-interference  sim-identification  sim-workloads  sim-cores  sim-transient
-# KEEL_LINE_NS_MIN counts only sampling periods in which a line of memory takes at least so many ns from one processor
-# to the next: for virtual ones that a host moves. Where it takes them near each other, a piece takes longer.
+# KEEL_LINE_NS_MIN is a time in ns. Only sampling periods count in which a cache line takes at least this time from one
+# processor to the next. It is for virtual processors, which a host can move near each other; a piece then takes longer.
 # The model of the real ones is that of real-identification. The simulated plant is crates/bench/data/berkeley-db.json,
 # which is what real-identification had found on the machine that it names.
 set -euo pipefail

@@ -25,7 +25,7 @@ trap finish EXIT
 
 passed=0
 failed=0
-# run NAME COMMAND...: the tests, run by the command; whatever runs beside them is ended afterwards.
+# run NAME COMMAND...: runs the tests by the command, then ends the load beside them.
 run() {
     local name=$1 started=$SECONDS status=0
     shift

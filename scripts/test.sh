@@ -110,5 +110,6 @@ step mem-view scripts/mem-suites.sh
 step mem-calls scripts/mem-preload-suite.sh
 # After the build, whose program reads the configuration that the image has.
 step yocto scripts/yocto-lint.sh
+step dependencies scripts/deny.sh --offline
 step seeded-bugs scripts/seeded-bugs.sh
 finish

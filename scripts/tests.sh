@@ -3,7 +3,7 @@
 # line. Options go to `cargo nextest run`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# There, whatever the folder of the build is.
+# The report is always there; the folder of the build does not change its place.
 report=target/nextest/whole/junit.xml
 rm -f "$report"
 # What a test that was killed left there would meet another process of its number.

@@ -26,7 +26,7 @@ lint_seconds_max=300
 # ----- what is installed or fetched, once -----
 
 # The linter and what it knows of layers, in the versions that the file names: a newer one with new rules must not
-# turn a tree red that nobody has changed. Status 1 and the reason on standard output where that is not possible.
+# fail an unchanged tree. Status 1 and the reason on standard output where that is not possible.
 environment() {
     if ! command -v python3 >/dev/null 2>&1; then
         echo "no python3 (remedy: apt-get install python3 python3-venv)"

@@ -260,7 +260,7 @@ fn open(store: MemoryStore) -> Result<Database<MemoryStore>, Error> {
     Database::open(store, Arc::new(SimClock::new(1)), options())
 }
 
-/// A segment alone: read as a whole and in parts it is the same, and it says what SPEC.md says; it may prevent a start
+/// A segment alone. Read as a whole and in parts it is the same, and it says what SPEC.md says. It may prevent a start
 /// only with a reason.
 fn segment(file: &[u8], said: &Said) {
     let mut store = MemoryStore::with_secret(SECRET);
@@ -297,8 +297,8 @@ fn segment(file: &[u8], said: &Said) {
     }
 }
 
-/// Every reading of the segment with its number, how it ends and what was damaged, if reading stops after each so many
-/// records.
+/// Returns every reading of the segment with its number, how the segment ends and what was damaged. Reading stops after
+/// every `records_max` records and begins anew there.
 fn read(
     store: &mut MemoryStore,
     records_max: usize,
@@ -383,7 +383,7 @@ fn checkpoint_file(file: &[u8]) {
     }
 }
 
-/// The index of a segment of the golden files. Whatever it says, the start does not need it.
+/// The index of a segment of the golden files. The start does not need it, and succeeds with any content of it.
 fn index(file: Vec<u8>) {
     const FILES: [(&str, &[u8]); 3] = [
         (

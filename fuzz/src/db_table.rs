@@ -1,5 +1,5 @@
-//! The body of the fuzz target of the slot table: words of it are overwritten, as a faulty process can do where it
-//! shares the memory. A test of `db` includes this file too and runs the committed corpus through it.
+//! The body of the fuzz target of the slot table. Words of the table are overwritten, as a faulty process can do where
+//! it shares the memory. A test of `db` includes this file too and runs the committed corpus through it.
 
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,8 @@ const SIZE: TableSize = TableSize {
     key_bytes_mean: 32,
 };
 
-/// The first byte says how many lines are missing at the end; then come the words to overwrite: nine bytes each, which
-/// word, and what it becomes.
+/// The first byte says how many lines are missing at the end. Then nine bytes follow for each word to overwrite: one
+/// for its position, eight for its new value.
 pub(crate) fn db_table(data: &[u8]) {
     let Some((&missing, mut changes)) = data.split_first() else {
         return;

@@ -89,9 +89,9 @@ fn packets(bytes: &[u8], version: MqttVersion, read_bytes: usize) -> (Vec<Packet
     }
 }
 
-/// A body packed with gzip. However it is cut into pieces, it unpacks to the same or is refused; it never has more
-/// bytes than it may, and with one less allowed it is refused. Each step gets on. The first two bytes choose the length
-/// of pieces and the limit.
+/// A body packed with gzip. However it is cut into pieces, it unpacks to the same or is refused. It never has more
+/// bytes than the limit. With a limit of one byte less than its length it is refused. Each step gets on. The first two
+/// bytes choose the length of pieces and the limit.
 pub(crate) fn http_body(data: &[u8]) {
     let Some((&[piece, limit], packed)) = data.split_first_chunk::<2>() else {
         return;

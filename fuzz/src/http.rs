@@ -3,7 +3,7 @@
 
 use crate::http::query::{EventId, Query, decode, encode};
 
-/// The query of a URL, and a message number. Decoding restores the encoded form of any text, alone and as a value; a
+/// The query of a URL, and a message number. Decoding restores any text from its encoded form, alone and as a value. A
 /// valid number is written as it was read, except for leading zeros.
 pub(crate) fn http_query(data: &[u8]) {
     if let Some(id) = EventId::parse(data) {

@@ -10,8 +10,8 @@ use libkeel::protocol::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The first byte selects a kind of message, the others are its payload: it is refused, or it is a message that is
-/// equal after sending and receiving. A task's report can be merged once its limits have been checked.
+/// The first byte selects a kind of message, the others are its payload. The payload is refused, or it is a message
+/// that is equal after sending and receiving. A task's report can be merged once its limits have been checked.
 pub fn node_messages(data: &[u8]) {
     let Some((&first, payload)) = data.split_first() else {
         return;

@@ -36,10 +36,10 @@ const ORDERS: [WordOrder; 4] = [
     WordOrder::Dcba,
 ];
 
-/// What comes after a request: an answer is taken only if it has the function and the length that were asked for;
-/// every register in it has a value that can be stored, and none beside it has one. The first byte chooses framing,
-/// table, and whether the rest is packed properly; the second one how much was asked for; the third one type, order and
-/// scale.
+/// The bytes that come after a request. An answer is taken only if it has the function and the length that were asked
+/// for. Every register in it has a value that can be stored, and no register beside it has one. The first byte chooses
+/// framing, table, and whether the rest is packed properly. The second byte chooses how much was asked for, the third
+/// type, order and scale.
 pub fn modbus_answer(data: &[u8]) {
     let Some((&[how, count, kind], rest)) = data.split_first_chunk::<3>() else {
         return;

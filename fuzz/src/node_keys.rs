@@ -3,8 +3,8 @@
 
 use super::mark::{MARK_BYTES, MarkError, PAIRS, VERSION, decode, encode};
 
-/// The mark of a store; the first byte is odd: its checksum is put right, which no fuzzer finds. What is a mark is the
-/// mark that a node writes, byte for byte; whatever else is right is of a later version.
+/// The mark of a store. If the first byte is odd, a right checksum is appended, which no fuzzer finds. Bytes that are a
+/// mark are the mark that a node writes, byte for byte. All other bytes with a right checksum are of a later version.
 pub(crate) fn node_keys(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else {
         return;

@@ -5,7 +5,7 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Every corpus has more files than this.
+/// Smallest number of files of a corpus.
 const FILES_MIN: usize = 10;
 
 /// Runs every file of a corpus, and names a file that panics.

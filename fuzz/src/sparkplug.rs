@@ -19,7 +19,7 @@ use ingest::intake::{
 
 use super::intake_store::{Put, Store, VALUE_BYTES_MAX, check_outcome};
 
-/// So few that births find no room for their names.
+/// Low enough that births find no room for their names.
 const KEYS_MAX: usize = 4;
 
 const TOPICS: [&[u8]; 16] = [

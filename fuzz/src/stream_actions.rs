@@ -38,9 +38,9 @@ impl Catalogue for Version {
     }
 }
 
-/// A file of actions; the first byte selects the mode that reads it and whether its checksum is made valid. Accepted
-/// actions name only blocks of the version, are prefetched within the limits of a message, and are equal after writing
-/// and reading; refused ones leave nothing.
+/// A file of actions. The first byte selects the mode that reads it and whether its checksum is made valid. Accepted
+/// actions name only blocks of the version, and are prefetched within the limits of a message. They are equal after
+/// writing and reading. Refused actions leave nothing.
 pub fn stream_actions(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;

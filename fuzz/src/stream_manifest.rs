@@ -1,5 +1,5 @@
-//! The body of the fuzz target of manifests: reads the bytes as a body, as the columns within one, or changes a signed
-//! manifest with them.
+//! The body of the fuzz target of manifests. It reads the bytes as a body or as the columns within one, or changes a
+//! signed manifest with them.
 //!
 //! **Holds:** the readings, and the conditions for every accepted manifest: every name can be looked up and is a valid
 //! file name, everything has a name, and after writing and reading it is the same.

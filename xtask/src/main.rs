@@ -2,15 +2,17 @@
 //!
 //! **Holds:** `tidy`, which reads the sources as text and the crate graph as data and reports every violation of the
 //! project's rules; `pages`, which has the man pages and completions made for a package; `reference`, which has the
-//! pages of docs/reference made from the code; `site`, the source of the documentation site.
+//! pages of docs/reference made from the code; `site`, the source of the documentation site; `sbom`, the software
+//! bill of materials of a package.
 //!
 //! **Must not know:** how the crates work; it reads names, edges and lines only.
 //!
 //! **Invariants:** one finding is one line, `path:line: rule: text`; any finding makes the exit status 1;
 //! every rule has a test that shows it can fail.
 //!
-//! **Files:** `tidy/` the rules, one subject each; `site.rs` the input of `mdbook` for the site.
+//! **Files:** `tidy/` the rules, one subject each; `site.rs` the input of `mdbook` for the site; `sbom.rs` the bill.
 
+mod sbom;
 mod site;
 mod tidy;
 
@@ -23,7 +25,9 @@ const USAGE: &str = "usage: cargo xtask tidy         checks the structure of the
                                 lowers limits in xtask/ratchet.txt to the counts; --raise raises others as well
        cargo xtask pages DIR    makes man pages and completions of keel in DIR
        cargo xtask reference    makes the pages of docs/reference anew from the code
-       cargo xtask site DIR     makes in DIR what mdbook makes the documentation site of";
+       cargo xtask site DIR     makes in DIR what mdbook makes the documentation site of
+       cargo xtask sbom TARGET CRATE...
+                                prints the software bill of materials of these crates, built for this target";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -42,6 +46,9 @@ fn main() -> ExitCode {
         }
         ["reference"] => in_workspace(make_reference),
         ["site", folder] => in_workspace(|root| make_site(root, Path::new(folder))),
+        ["sbom", target, crates @ ..] if !crates.is_empty() => {
+            in_workspace(|root| print_bill(root, target, crates))
+        }
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -160,6 +167,19 @@ fn make_site(root: &Path, folder: &Path) -> ExitCode {
         }
         Err(error) => {
             eprintln!("site: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_bill(root: &Path, target: &str, crates: &[&str]) -> ExitCode {
+    match sbom::document(root, target, crates) {
+        Ok(bill) => {
+            println!("{bill}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("sbom: {error}");
             ExitCode::FAILURE
         }
     }

@@ -92,9 +92,9 @@ impl Clock for SystemClock {
     }
 
     /// The kernel's own judgement. It sets `STA_UNSYNC` at boot; a time daemon (chrony, ntpd, systemd-timesyncd, a GPS
-    /// or PTP follower) clears it. The kernel sets it again when corrections stay away so long that the estimated error
-    /// passes 16 s. So a clock set by hand, or from a battery-backed chip alone, is not trusted. One system call: not
-    /// for a real-time path.
+    /// or PTP follower) clears it. Without corrections the estimated error grows. The kernel sets the flag again when
+    /// the error passes 16 s. So a clock set by hand, or from a battery-backed chip alone, is not trusted. One system
+    /// call: not for a real-time path.
     fn wall_is_trusted(&self) -> bool {
         // SAFETY: `timex` is plain data for which all zero is a valid value; `modes` 0 makes it a pure query.
         let mut query: libc::timex = unsafe { std::mem::zeroed() };

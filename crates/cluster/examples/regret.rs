@@ -1,8 +1,11 @@
-//! Evaluates the advisor: the simulation's report for each seed, and with `scan` for other confidences and penalties.
+//! Evaluates the advisor: the simulation's report for each seed. `scan` evaluates other confidences and penalties;
+//! `informed` adds the best decision under the same knowledge. The first number is that of scenarios.
 //!
+//! ```text
 //! cargo run --release -p cluster --example regret -- 10000 201 202 203 204 205 206
 //! cargo run --release -p cluster --example regret -- 10000 1 2 3 4 5 6 scan
-//! cargo run --release -p cluster --example regret -- 10000 401 402 403 informed    the best decision beside it
+//! cargo run --release -p cluster --example regret -- 10000 401 402 403 informed
+//! ```
 
 use cluster::advisor::{CONFIDENCE, CONFIDENCE_FLOOR, LATE_PENALTY};
 use cluster::simulation::{Policy, Report, run, run_informed};

@@ -216,10 +216,10 @@ mod tests {
     use super::*;
     use crate::advisor::CONFIDENCE;
 
-    /// The parameters were tuned on other seeds, 1 to 30, but neither seed is untouched. The tie-break was changed
-    /// between two runs of 101. On 301 a single scenario, which cost 8,325 times too much, made a regret of 89 %. Since
-    /// then chance is weighed against cost where nothing is safe.
-    const SEEDS: [u64; 2] = [101, 301];
+    /// Two of the seeds 501 to 506, which judge the finished advisor (`docs/cluster.md`). Of the six, 504 has the
+    /// largest regret and 506 the most late choices. The parameters were tuned on 1 to 30, and nothing was changed
+    /// because of these two. A change because of them needs other seeds here.
+    const SEEDS: [u64; 2] = [504, 506];
 
     fn is_within_goals(report: &Report) {
         assert!(report.violation_rate() < 0.01, "{report:?}");
@@ -237,7 +237,7 @@ mod tests {
         assert!(report.withheld < scenarios / 100 * 3, "{report:?}");
     }
 
-    /// The goals, on other seeds than the published ones; `examples/regret.rs` evaluates these.
+    /// The goals. `examples/regret.rs` evaluates all six seeds.
     #[test]
     fn the_advisor_meets_its_goals_on_seeds_that_it_was_not_tuned_on() {
         for seed in SEEDS {

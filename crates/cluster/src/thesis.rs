@@ -666,39 +666,78 @@ fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
     figures
 }
 
-/// For each benchmark, result ÷ watts against the number of boards, a curve for each size. A value measured within one
-/// board's memory is no point of a curve over a network, and is drawn separately. A larger machine is a level.
-fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    for benchmark in Benchmark::ALL {
-        let mut curves = Vec::new();
-        for (transport, name) in [
-            (Transport::Network, "network"),
-            (Transport::Memory, "memory"),
-        ] {
-            for (color, bytes) in SIZES_BY_BOARDS.into_iter().enumerate() {
+/// Returns the labels that tell the boards' runs on a carrier apart, in the order of the runs. Where no two labels have
+/// the same number of boards, one curve goes through all runs, and the list is `None` alone.
+fn labels_on(rows: &[Efficiency], transport: Transport) -> Vec<Option<&str>> {
+    let mut runs: Vec<(u32, &str)> = Vec::new();
+    for row in rows {
+        let run = (row.boards, row.label.as_str());
+        if !row.is_machine && row.transport == transport && !runs.contains(&run) {
+            runs.push(run);
+        }
+    }
+    let is_twice = |at: usize| runs[..at].iter().any(|run| run.0 == runs[at].0);
+    if !(0..runs.len()).any(is_twice) {
+        return vec![None];
+    }
+    let mut labels: Vec<Option<&str>> = Vec::new();
+    for (_, label) in runs {
+        if !labels.contains(&Some(label)) {
+            labels.push(Some(label));
+        }
+    }
+    labels
+}
+
+/// Returns result ÷ watts of a benchmark against the number of boards, a curve for each size. Where two labels of
+/// a carrier have the same number of boards, each label has curves of its own, with its name.
+fn curves_by_boards(rows: &[Efficiency], benchmark: Benchmark) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    for transport in [Transport::Network, Transport::Memory] {
+        let carrier = transport_name(transport);
+        // The marks of memory are hollow.
+        let hollow = match transport {
+            Transport::Network => 0,
+            Transport::Memory => COLORS.len(),
+        };
+        let labels = labels_on(rows, transport);
+        for (run, label) in labels.into_iter().enumerate() {
+            for (size, bytes) in SIZES_BY_BOARDS.into_iter().enumerate() {
                 let of_it = rows.iter().filter(|row| {
                     (row.benchmark, row.transport, row.bytes) == (benchmark, transport, bytes)
                         && !row.is_machine
+                        && label.is_none_or(|label| row.label == label)
                 });
                 let mut points: Vec<(f64, f64)> = of_it
                     .filter_map(|row| Some((f64::from(row.boards), row.per_watt()?)))
                     .collect();
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                if !points.is_empty() {
-                    // A size has the same colour for each carrier; the marks of memory are hollow.
-                    let hollow = match transport {
-                        Transport::Network => 0,
-                        Transport::Memory => COLORS.len(),
-                    };
-                    let color = Some(color + hollow);
-                    curves.push(Curve {
-                        color,
-                        ..curve(format!("{bytes} B, {name}"), points)
-                    });
+                if points.is_empty() {
+                    continue;
                 }
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                // The label comes before the carrier, since a legend shows the beginning of a long name.
+                let name = match label {
+                    Some(label) => format!("{bytes} B, {label}, {carrier}"),
+                    None => format!("{bytes} B, {carrier}"),
+                };
+                // A size has the same colour for each carrier. Further labels take the next colours.
+                let color = (size + run * SIZES_BY_BOARDS.len()) % COLORS.len();
+                curves.push(Curve {
+                    color: Some(color + hollow),
+                    ..curve(name, points)
+                });
             }
         }
+    }
+    curves
+}
+
+/// For each benchmark, result ÷ watts against the number of boards. A value measured within one board's memory is no
+/// point of a curve over a network, and is drawn separately. A larger machine is a level.
+fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for benchmark in Benchmark::ALL {
+        let mut curves = curves_by_boards(rows, benchmark);
         let Some(ends) = ends_of(&curves) else {
             continue;
         };

@@ -398,6 +398,47 @@ fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
     assert!(figure_of(&one, "by-boards-roundtrip").is_none());
 }
 
+#[test]
+fn two_labels_on_one_carrier_are_curves_of_their_own_against_boards() {
+    let mut files = vec![run("mpich-1", 1, 1.0)];
+    for (label, us) in [("mpich", 50.0), ("openmpi", 60.0)] {
+        files.extend([2, 4].map(|boards| run(label, boards, us)));
+    }
+    let thesis = Thesis::new(&files, &[]).expect("read");
+    let figure = figure_of(&thesis, "by-boards-roundtrip").expect("drawn");
+    let found: Vec<(&str, &str)> = figure
+        .csv
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            line.rsplit_once(',')
+                .and_then(|(point, _)| point.split_once(','))
+        })
+        .collect();
+    let mut expected = Vec::new();
+    for label in ["mpich", "openmpi"] {
+        for bytes in [64, 1_024] {
+            let name = format!("{bytes} B  {label}  network");
+            expected.extend(["2", "4"].map(|boards| (name.clone(), boards)));
+        }
+    }
+    // Memory has one label, which is not named.
+    expected.extend([64, 1_024].map(|bytes| (format!("{bytes} B  memory"), "1")));
+    let expected: Vec<(&str, &str)> = expected
+        .iter()
+        .map(|(name, boards)| (name.as_str(), *boards))
+        .collect();
+    assert_eq!(found, expected, "{}", figure.csv);
+    // The two labels of a size have two colours.
+    let color_of = |name: &str| {
+        let line = figure.svg.lines().find(|line| line.contains(name));
+        let (_, rest) = line?.split_once("stroke=\"")?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let colors = ["64 B, mpich", "64 B, openmpi"].map(|name| color_of(name).expect("drawn"));
+    assert_ne!(colors[0], colors[1]);
+}
+
 /// The figure about the data centre is the advisor's break-even of the input.
 #[test]
 fn the_data_centre_s_break_even_is_the_advisor_s() {

@@ -4,10 +4,11 @@
 //! `queue` inside it for one buffer swap; `counters` is taken last and never around a store call. So a producer
 //! never waits for the store, and a caller of `with_store` waits for at most one round.
 //!
-//! **Pace of checkpoints.** After each commit, as many pieces are written as the checkpoint needs to keep pace with the
-//! log's growth since it began; at least one. So the log that a start reads is bounded under any load, a round writes
-//! little more of a checkpoint than of the log, and a lone put waits for one piece. A start that finds as much log as
-//! a checkpoint is written within writes one before it takes anything: [`Shared::catch_up`].
+//! **Pace of checkpoints.** After each commit, a checkpoint that is due gets at least one piece. It gets more if it
+//! needs them to keep pace with the log's growth since it began. So the log that a start reads is bounded under any
+//! load. A round writes little more of a checkpoint than of the log, and a lone put waits for one piece. A start that
+//! finds as much log as a checkpoint is written within writes a checkpoint before it takes readings:
+//! [`Shared::catch_up`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -366,8 +367,8 @@ impl<S: SegmentStore> Shared<S> {
         Ok(end.saturating_sub(begin))
     }
 
-    /// Takes the store for a caller. The lock is not fair: a caller that calls again at once, as a range read does,
-    /// would get it again, slice after slice, before the commit side has woken up.
+    /// Takes the store for a caller. The lock is not fair: a caller that calls again at once would get it again before
+    /// the commit side has woken up. A range read calls slice after slice. So a caller lets a waiting commit go first.
     pub(crate) fn lock_core(&self) -> MutexGuard<'_, Core<S>> {
         for _ in 0..COMMIT_FIRST_TRIES {
             if !self.commit_waits.load(Ordering::Relaxed) {

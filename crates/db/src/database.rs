@@ -343,8 +343,8 @@ impl<S: SegmentStore> Database<S> {
         self.shared.owners.lock().claim_beside(owner, relatives)
     }
 
-    /// Takes the key of an object from the series that have it, whatever their templates: the next one by each template
-    /// gets it. Returns how many had it. This holds at once, and over a power cut after
+    /// Takes the key of an object from the series that have it, one by each template. The next series by each template
+    /// gets it. Returns how many series had it. This holds at once, and over a power cut after
     /// [`flush_owners`](Self::flush_owners).
     pub fn release(&self, id: ObjectId) -> usize {
         self.shared.owners.lock().release(id.0)

@@ -5,9 +5,9 @@
 //!
 //! **Must not know:** sockets, protocols, the file format on flash, asynchronous run-times.
 //!
-//! **Invariants:** a completed ticket means that its reading is on flash; a reader takes no lock and allocates nothing;
-//! a producer never waits for the store; every queue and buffer has a limit; damage costs only the records it hits, is
-//! counted by reason and never prevents a start; a failed log refuses every put.
+//! **Invariants:** a completed ticket means that its reading is on flash. A reader takes no lock and allocates nothing.
+//! A producer never waits for the store. Every queue and buffer has a limit. Damage costs only the records it hits, is
+//! counted by reason and never prevents a start. A failed log refuses every put.
 //!
 //! **Files.** Each imports only from those after it, and files of one folder from each other:
 //! - `task.rs` periodic tasks;

@@ -30,7 +30,7 @@ pub enum Durability {
     Batched,
 }
 
-/// Who runs group commits.
+/// What runs group commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitDriver {
     /// A thread of the database.
@@ -93,12 +93,12 @@ pub struct DbOptions {
     /// Bytes of one log segment file.
     pub segment_bytes_max: u64,
     /// Bytes of log after which a checkpoint begins, and within which it is written. A restart reads less than twice as
-    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead. This
-    /// holds after any number of crashes: a start that has read this much writes a checkpoint before it takes anything.
+    /// much, plus two commits and a piece. If a checkpoint itself is larger than this, its size counts instead. This
+    /// holds after any number of crashes: a start that has read this much writes a checkpoint before it takes readings.
     pub checkpoint_bytes: u64,
     /// Bytes of one checkpoint piece: the most by which a checkpoint can delay a lone commit.
     pub checkpoint_piece_bytes_max: usize,
-    /// Who runs group commits.
+    /// What runs group commits.
     pub commit_driver: CommitDriver,
     /// How long readings are kept.
     pub retention: Retention,

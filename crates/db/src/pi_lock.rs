@@ -1,8 +1,8 @@
 //! A lock whose holder inherits the priority of its waiters.
 //!
-//! The queue's lock protects some hundred nanoseconds of work, but its holder can be preempted there: a commit thread
-//! of ordinary priority, by any other thread. A real-time producer would then wait as long as that other thread runs.
-//! The kernel avoids this if it is told which thread holds the lock (`FUTEX_LOCK_PI`): the holder inherits the
+//! The queue's lock protects some hundred nanoseconds of work, but its holder can be preempted there. Any other thread
+//! can preempt a commit thread of ordinary priority. A real-time producer would then wait as long as that other thread
+//! runs. The kernel avoids this if it is told which thread holds the lock (`FUTEX_LOCK_PI`): the holder inherits the
 //! priority, runs, and releases the lock.
 //!
 //! **Invariants:** the word is 0, or the holder's thread id, with a bit that only the kernel sets while a thread waits

@@ -1,8 +1,8 @@
 //! Shared by producers and the commit thread: one bounded buffer of waiting readings behind one short lock.
 //!
-//! **Invariants:** the buffer never grows; under the lock a producer copies one entry and stores one slot, the commit
-//! thread swaps two buffers, and no thread allocates, waits or calls the system. Entries are in the order in which
-//! slots were stored, so log and table agree on the latest value of an object.
+//! **Invariants:** the buffer never grows. Under the lock a producer copies one entry and stores one slot, and the
+//! commit thread swaps two buffers. No thread allocates, waits or calls the system under it. Entries are in the order
+//! in which slots were stored, so log and table agree on the latest value of an object.
 
 use std::time::Instant;
 
@@ -37,13 +37,13 @@ pub(crate) struct Queue {
     pub(crate) full: bool,
     /// Readings refused because the store was full.
     pub(crate) refused_full: u64,
-    /// When the last of those arrived.
+    /// Arrival of the last reading refused because the store was full.
     pub(crate) refused_full_last_ns: Option<u64>,
     /// Readings taken.
     pub(crate) puts: u64,
     /// Readings refused because the queue was full.
     pub(crate) busy: u64,
-    /// When the last of those arrived.
+    /// Arrival of the last reading refused because the queue was full.
     pub(crate) busy_last_ns: Option<u64>,
     /// Readings refused because the log had failed.
     pub(crate) refused: u64,
@@ -53,9 +53,9 @@ pub(crate) struct Queue {
     pub(crate) is_shedding: bool,
     /// Readings of temporal objects taken or dropped.
     pub(crate) offered: u64,
-    /// Of those, readings that did not go to the table.
+    /// Offered readings that did not go to the table.
     pub(crate) shed: u64,
-    /// Of those, readings that did not go to the log either.
+    /// Shed readings that did not go to the log either.
     pub(crate) dropped: u64,
     /// The alarm watches, if alarms are set.
     pub(crate) alarms: Option<Box<Watches>>,

@@ -1,7 +1,7 @@
 //! What a real-time thread needs from the machine: locked memory, a stack that is present, a priority, cores.
 //!
-//! Each call returns what the machine did not permit, as a line that says what it means and what helps, and goes on: a
-//! node without these rights works, but later under load.
+//! Each call returns what the machine did not permit, as a line that says what it means and what helps. Then it goes
+//! on, because a node without these rights works, but later under load.
 //!
 //! **Only what real-time code touches is locked**: the table, the queue and the stacks, not all of the process
 //! (`mlockall`). That would include history, socket buffers and whole regions, and would make each later allocation of

@@ -192,8 +192,8 @@ fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
     bytes
 }
 
-/// Fills table and owners from a checkpoint that was read as whole a moment ago. Returns whether its store began with a
-/// format before 3; `None` if it was not read as whole again: the log is then replayed over what has been read of it.
+/// Fills table and owners from a checkpoint that `checkpoint::verify` has found whole. Returns whether its store began
+/// with a format before 3. Returns `None` if this read finds it damaged: the log is then replayed over the part read.
 fn load_checkpoint<S: SegmentStore>(
     store: &mut S,
     (number, objects): (u32, u32),

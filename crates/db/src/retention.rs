@@ -1,7 +1,7 @@
 //! How long readings are kept: indexing and deletion, in bounded steps between commits.
 //!
-//! **Invariants:** only whole segments are deleted, the oldest first, and none that a restart would read; deleting
-//! needs no free space; what is deleted is counted. Age is counted from the arrival, so that a sensor's wrong time
+//! **Invariants:** only whole segments are deleted, the oldest first, and none that a restart would read. Deleting
+//! needs no free space. What is deleted is counted. Age is counted from the arrival, so that a sensor's wrong time
 //! neither keeps nor deletes anything. Only a trusted wall clock counts, and for arrivals of this boot the monotonic
 //! clock too, so that a clock that jumps deletes nothing early. Readings that a consumer has still to pass on are held
 //! back from both limits, up to a limit of their own.
@@ -177,8 +177,8 @@ impl<S: SegmentStore> Shared<S> {
         )
     }
 
-    /// Whether the oldest segment is exempt from the limits of the history: one of its readings is held, and the log
-    /// does not exceed the backlog limit.
+    /// Whether the oldest segment is exempt from the limits of the history. It is exempt if one of its readings is held
+    /// and the log does not exceed the backlog limit.
     fn is_oldest_spared(&self, core: &mut Core<S>, retention: &Retention) -> bool {
         let backlog = retention.backlog_bytes_max;
         self.is_oldest_held(core) && (backlog == 0 || self.log_bytes(core) <= backlog)

@@ -2,8 +2,8 @@
 //!
 //! A checkpoint is written beside the previous one, which is deleted when the new one is complete. So a store holds two
 //! checkpoints, and the log that a start from the older one reads. Only the room that the log leaves is certain. The
-//! log takes no reading while less than a checkpoint of all values would be left, but it never leaves more than a
-//! quarter of the store.
+//! log takes no reading while less than a checkpoint of all values would be left. But it never leaves more than a
+//! quarter of the store for that.
 
 /// The log leaves at most one part in this many of the store to the next checkpoint.
 const SURE_PART: u64 = 4;

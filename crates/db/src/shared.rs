@@ -1,9 +1,10 @@
 //! A slot table in a file of a region: one process writes it, others read values in place.
 //!
-//! **Which process serves it.** The writer makes the table in a new file, holds the file's claim ([`mem::Lent::claim`])
-//! as long as it lives, and gives it its name when its values are there. So a file belongs to one run for ever: a
-//! reader that still has the one of the previous run keeps its memory and finds that it is not claimed any more. The
-//! kernel takes the claim from a process that dies; a process that ends in order says so in the table, too.
+//! **Which process serves it.** The writer makes the table in a new file. It holds the file's claim
+//! ([`mem::Lent::claim`]) as long as it lives, and gives the file its name when the values are there. So a file belongs
+//! to one run for ever. A reader that still has the file of the previous run keeps its memory and finds that it is not
+//! claimed any more. The kernel takes the claim from a process that dies. A process that ends in order says so in the
+//! table, too.
 //!
 //! ```no_run
 //! use db::shared::TableReader;
@@ -75,8 +76,8 @@ pub struct SharedTable<'a> {
 }
 
 impl<'a> SharedTable<'a> {
-    /// Makes a file for a table of this size in the root of the region, under a temporary name, and takes its memory,
-    /// all of it zeros. `mode` are permission bits of the file.
+    /// Makes a file for a table of this size in the root of the region, under a temporary name. Takes its memory, which
+    /// is all zeros. `mode` are permission bits of the file.
     ///
     /// # Errors
     /// [`SharedError::InUse`], [`SharedError::NotATable`]; [`SharedError::Region`], mostly with [`mem::Error::Full`];
@@ -154,7 +155,7 @@ impl<'a> SharedTable<'a> {
         }
     }
 
-    /// Removes the table's name. Call this when the writer no longer needs the memory: if the claim is lost, because
+    /// Removes the table's name. Call this when the writer no longer needs the memory. If the claim is lost, because
     /// the region's stubs were removed, the memory goes with the name.
     pub fn remove(&self) {
         for name in [&self.name, &self.draft] {
@@ -237,9 +238,9 @@ impl<'a> TableReader<'a> {
         Some((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
     }
 
-    /// Whether the run that served the table when it was opened still does: it lives, as the kernel says, and has not
-    /// said that it ends. One system call. Call this after a read, not before: then the value was the latest while its
-    /// writer lived.
+    /// Whether the run that served the table when it was opened still does. It does if the kernel says that it lives
+    /// and the table does not say that it has ended. One system call. Call this after a read, not before: then the
+    /// value was the latest while its writer lived.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.run.is_some()

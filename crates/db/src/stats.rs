@@ -15,8 +15,9 @@ pub(crate) const DROPPING_SHOWN_NS: u64 = 60_000_000_000;
 pub enum Health {
     /// Readings become durable.
     Ok,
-    /// Readings become durable, but within the last 60 s at least one was refused, with `Busy` or because the store was
-    /// full, or deleted to make room. [`Stats::busy`] and [`Stats::readings_dropped`] count them.
+    /// Readings become durable, but within the last 60 s at least one was refused or deleted to make room. It was
+    /// refused with `Busy` or because the store was full. [`Stats::busy`], [`Stats::refused_full`] and
+    /// [`Stats::readings_dropped`] count them.
     Dropping,
     /// Readings become durable, but a checkpoint could not be written: the next start takes longer.
     CheckpointFailing,
@@ -50,7 +51,7 @@ pub struct Stats {
     pub outdated: u64,
     /// Readings that were not admitted to the table; see [`crate::Database::set_admission`].
     pub shed: u64,
-    /// Of those, readings that were not logged either, as their objects' policy says. They are not among `puts`.
+    /// Shed readings that were not logged either, as their objects' policy says. They are not among `puts`.
     pub dropped_by_admission: u64,
     /// Readings taken and not yet durable.
     pub outstanding: u64,

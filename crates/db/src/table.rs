@@ -4,14 +4,14 @@
 //!
 //! **Files:** `keys.rs` keys, `read.rs` reading, with a copy and in place; this file everything else.
 //!
-//! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that
-//! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back, unless the
-//! node's clock gave one of the two times: that clock can be set.
+//! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that several
+//! processes map. An id, once given, keeps its slot and key. A slot's timestamp never goes back, unless the node's
+//! clock gave one of the two times: that clock can be set.
 //!
-//! **Sequence lock** (after Boehm, "Can seqlocks get along with programming language memory models?", 2012):
-//! a writer makes the sequence odd, passes a release fence, stores the words relaxed and makes the sequence
-//! even with release; a reader loads the sequence with acquire, the words relaxed, passes an acquire fence
-//! and loads the sequence again. A reader that saw any word of a write also sees its odd sequence, and retries.
+//! **Sequence lock** (after Boehm, "Can seqlocks get along with programming language memory models?", 2012). A writer
+//! makes the sequence odd, passes a release fence, stores the words relaxed and makes the sequence even with release.
+//! A reader loads the sequence with acquire, the words relaxed, passes an acquire fence and loads the sequence again.
+//! A reader that saw any word of a write also sees its odd sequence, and retries.
 //! No access is a plain one, so a torn read is a value that is discarded, never undefined behaviour.
 
 use std::sync::Mutex;
@@ -411,7 +411,7 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 
     /// Stores a value unless the slot holds a newer one. Returns `true` if it was stored. Of equal timestamps the later
-    /// call wins. If the node's clock gave one of the two times, the order of the calls decides: that clock may have
+    /// call wins. If the node's clock gave one of the two times, the order of the calls decides. That clock may have
     /// been set in between, and an old time must not outlive what comes after. Safe for several writers, which wait for
     /// each other slot by slot.
     ///
@@ -421,7 +421,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         self.write_by::<false>(id, new)
     }
 
-    /// As [`write`](Self::write) by the only writer at this moment: if the slot says that another one is inside,
+    /// As [`write`](Self::write) by the only writer at this moment. If the slot says that another one is inside,
     /// another process has overwritten the memory, and the call does not wait.
     pub(crate) fn write_alone(&self, id: ObjectId, new: &SlotValue<'_>) -> Result<bool, Error> {
         self.write_by::<true>(id, new)

@@ -1,13 +1,13 @@
 //! Periodic real-time tasks and their monitor.
 //!
 //! An instance is *released* at `start + n * period`, regardless of earlier instances. Its response time runs from its
-//! release to its finish, so lateness of the wake-up counts; data time is what it spends in `get` and `put`, compute
-//! time the rest of its execution. Tardiness = response time / deadline (after QeDB: Kang and Chung, "QoS Management
-//! for Embedded Databases in Multicore-Based Embedded Systems", 2015). A late instance finishes and is counted;
-//! releases that pass while one runs are skipped and counted, and never shift the later ones.
+//! release to its finish, so lateness of the wake-up counts. Data time is the time in `get` and `put`, and compute time
+//! is the rest of its execution. Tardiness = response time / deadline (after QeDB: Kang and Chung, "QoS Management for
+//! Embedded Databases in Multicore-Based Embedded Systems", 2015). A late instance finishes and is counted. Releases
+//! that pass while one runs are skipped and counted, and never shift the later ones.
 //!
-//! A *firm* instance is worth nothing after its deadline: its puts are staged and take effect at its end, all at once,
-//! and only if the deadline has not passed; otherwise none of them ever becomes visible.
+//! A *firm* instance is worth nothing after its deadline. Its puts are staged and take effect at its end, all at once,
+//! and only if the deadline has not passed. Otherwise none of them ever becomes visible.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;

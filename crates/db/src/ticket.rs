@@ -177,7 +177,7 @@ impl Changed {
     fn call(&self, operation: i32, value: u32, until: *const libc::timespec, bits: u32) {
         let none: *const u32 = std::ptr::null();
         // SAFETY: the word is aligned and lives as long as the call; the time is null or the caller's, and only read.
-        // An error means to look again, as a wake-up does.
+        // The caller asks once more after an error, as after a wake-up.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,

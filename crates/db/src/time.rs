@@ -6,9 +6,9 @@ const NS_PER_MS: i64 = 1_000_000;
 
 /// A time of a wall clock since 1970, exact to 1 ns.
 ///
-/// It is not one number of ns, because a record of the formats up to 2 holds any number of ms, and must be read back
-/// exactly. Queue, table, checkpoint and index count in ns, where such a time becomes [`NS_MAX`](Self::NS_MAX) or its
-/// negative. [`ms`](Self::ms) is the only way to what counts in whole ms.
+/// It is more than one number of ns: a record of the formats up to 2 holds any number of ms. Such a time must be read
+/// back exactly. Queue, table, checkpoint and index count in ns. A time beyond an i64 of ns becomes
+/// [`NS_MAX`](Self::NS_MAX) or its negative there. [`ms`](Self::ms) is the only conversion to whole ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time {
     /// [`NS_MAX`](Self::NS_MAX) or its negative for a time that no ns can count.

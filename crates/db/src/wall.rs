@@ -1,8 +1,8 @@
 //! The wall clock beside the monotonic clock: both read as of one moment, and what a put needs of them in one word.
 //! Also the number of the boot to which times of the monotonic clock belong.
 //!
-//! **Invariant:** times of the wall clock run back only where that clock was set back: what differs between two samples
-//! because of their reading alone changes nothing.
+//! **Invariant:** times of the wall clock run back only where that clock was set back. A difference between two samples
+//! that comes from reading the clocks alone changes nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -105,9 +105,9 @@ impl Fresh {
         }
     }
 
-    /// This sample behind another one. Both clocks run at the same rate, so an offset that differs by no more than the
-    /// reading of the clocks explains is the same one. If it followed each sample, the times of two readings would run
-    /// back wherever the second one is nearer to the first than two samples are to each other.
+    /// This sample behind another one. Both clocks run at the same rate. So an offset that differs by no more than the
+    /// reading of the clocks explains is the same one. If it followed each sample, times could run back. They would do
+    /// so where the offset falls by more than the time between two readings.
     fn behind(self, before: Wall) -> Wall {
         let moved_us = before.offset_us.abs_diff(self.wall.offset_us);
         let is_steady = moved_us <= STEADY_US.saturating_add(self.unsure_us);
@@ -221,7 +221,7 @@ mod tests {
                 wall.offset_us.abs_diff(OFFSET_US) <= unsure_us,
                 "{pauses:?}: {wall:?}"
             );
-            // So the next sample, whatever it met, moves no time.
+            // So the next sample moves no time, with any of these pauses.
             let latest = Latest::new(Wall::sample(&Interrupted::new(&[])));
             let (before, after) = latest.renew(&Interrupted::new(pauses));
             assert_eq!((before.offset_us, after.offset_us), (OFFSET_US, OFFSET_US));

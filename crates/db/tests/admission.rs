@@ -88,7 +88,7 @@ fn a_shed_reading_is_logged_and_leaves_the_older_value() {
         .expect("read")
     {}
     assert_eq!(found, (0..100).collect::<Vec<_>>());
-    // An object that is no longer temporal is not shed any more, whatever was set before.
+    // An object that is no longer temporal is not shed any more, regardless of the fraction set before.
     let key = db.key(ids[0]);
     let changed = ObjectSpec {
         key: key.as_str(),

@@ -1,5 +1,5 @@
-//! Power cuts under the real store: the simulated device loses power at a random write while readings arrive, keeps
-//! any subset of what was not flushed, whole or torn; then store and database recover.
+//! Power cuts under the real store. The simulated device loses power at a random write while readings arrive. It keeps
+//! any subset of what was not flushed, whole or torn. Then store and database recover.
 //!
 //! A seeded bug, which completes tickets before their append, shows that this test can fail:
 //! `KEEL_SEEDED_BUG=ack-before-flush cargo nextest run -p db crash_flash::`
@@ -214,8 +214,8 @@ fn damaged_neighbours_cost_few_requests() {
     let log = log.expect("a file");
     let blocks = log.len() as u64;
     assert!(blocks > 200, "{blocks}");
-    // No pointer leads over a block whose number is a multiple of a large power of two and the six behind it, nor over
-    // eight others: there the reader follows the runs.
+    // No intact block has a pointer to the block before seven or more damaged ones, unless its number is a multiple of
+    // eight. There the reader follows the lists of runs.
     let cases = [
         (0, 0),
         (100, 1),

@@ -1,5 +1,5 @@
-//! A full store and retention in difficult cases: checkpoints that deletion waits for, segments without readings,
-//! clocks that become right late, small stores with large segments. Each test stands for an earlier bug.
+//! A full store and retention in difficult cases. These are checkpoints that deletion waits for, segments without
+//! readings, clocks that become right late, and small stores with large segments. Each test stands for an earlier bug.
 use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::sim::{Random, SimClock};
 use db::*;

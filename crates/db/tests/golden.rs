@@ -418,11 +418,11 @@ fn the_slot_table_has_its_golden_words() {
     assert_eq!(table.lookup(scenario::KEYS[2]), None);
 }
 
-/// Log bytes of 40,960 readings of 1,024 sensors in whole ms, with values of 8 bytes, once all of them are named: 128
-/// ids of one byte and 896 of two, and an anchor for every 4,000 bytes.
+/// Log bytes of 40,960 readings of 1,024 sensors in whole ms, with values of 8 bytes, once all of them are named. 128
+/// ids have one byte and 896 have two, and there is an anchor for every 4,000 bytes.
 ///
-/// With its name such a reading took 23.44 bytes in formats 0 to 2, and it must not take more than 0.94 bytes more
-/// (4 %) in any later one: what a card holds and how long it lasts follow from it.
+/// With its name such a reading took 23.44 bytes in formats 0 to 2. It must not take more than 0.94 bytes more (4 %) in
+/// any later format: the capacity and the life of a card follow from it.
 const BYTES_OF_READINGS: u64 = 949_995;
 const READINGS: u64 = 40 * 1024;
 

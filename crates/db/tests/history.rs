@@ -340,8 +340,8 @@ impl Clock for Trembling {
 }
 
 /// Readings 10 µs apart, while each sample of the wall clock says another offset and its trust comes and goes. The
-/// times of the node's clock follow each other as the arrivals do: as put and logged, as corrected, by whichever
-/// trusted moment, and where these meet.
+/// times of the node's clock follow each other as the arrivals do. This holds for times as logged, for times corrected
+/// by any trusted sample, and where the two meet.
 #[test]
 fn corrected_times_are_ordered_as_arrivals() {
     let exact = SimClock::new(5);

@@ -1,5 +1,5 @@
-//! Bytes from outside, in a value, must never be taken for records of the log; what a store has lost must not cost what
-//! is acknowledged afterwards.
+//! Bytes from outside, in a value, must never be taken for records of the log. Bytes that a store has lost must not
+//! cost readings that are acknowledged afterwards.
 
 use std::sync::Arc;
 

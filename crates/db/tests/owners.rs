@@ -143,9 +143,9 @@ fn no_power_cut_leaves_a_key_with_a_history_and_without_its_owner() {
     );
 }
 
-/// Power fails in every changing call of a release, of which another series then makes use, and leaves any of several
-/// prefixes of the append that it cuts. A release that was acknowledged holds; no key has a reading of the new series
-/// and belongs to the old one.
+/// A key is released, and another series takes it. Power fails in every call that changes the store, and leaves any of
+/// several prefixes of the append that it cuts. A release that was acknowledged holds. No key has a reading of the new
+/// series and belongs to the old one.
 #[test]
 fn no_power_cut_undoes_a_release_that_was_acknowledged() {
     let clock = sim_clock();

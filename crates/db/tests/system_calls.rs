@@ -41,7 +41,7 @@ extern "C" fn seen(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
 }
 
 /// Waits until every other thread of the process sleeps, in three successive checks. A thread that is just starting,
-/// for example the commit thread, may hold a lock of the queue, and a caller that wants it then makes a system call.
+/// for example the commit thread, may hold a lock of the queue. A caller that wants it then makes a system call.
 fn wait_for_others_to_sleep() {
     // SAFETY: the call takes nothing and cannot fail.
     let own = unsafe { libc::gettid() }.to_string();

@@ -7,7 +7,7 @@
 use super::building::{NEIGHBOURS_MAX, Quantity, ROOMS, Room, RoomSensors, STOREYS};
 use std::fmt;
 
-/// Height of the nose and eyes of a person who stoops a little (SFPE Handbook: 1.5 m is the usual design value).
+/// Height of the nose and eyes of a slightly stooping person (SFPE Handbook: 1.5 m is the usual design value).
 const HEAD_HEIGHT_M: f64 = 1.5;
 
 /// Gas temperature at the head. ISO 13571: 60 °C of convected heat, saturated with water, is the highest temperature

@@ -1,9 +1,10 @@
-//! Store-and-forward under all faults: the simulated device loses power at any write, the link breaks with units in
-//! flight, answers get lost, arrive unrequested or twice, and units are refused.
+//! Store-and-forward under all faults. The simulated device loses power at any write. The link breaks with units in
+//! flight. Answers get lost, arrive unrequested or twice, and units are refused.
 //!
-//! **What must hold:** every reading that was acknowledged to its sender reaches the upstream; a crash repeats at most
-//! one window, a lost connection what was in flight, a clean stop nothing; each key's readings arrive in order; the
-//! count of repeated readings over all runs is at least the number of readings that arrived twice.
+//! **What must hold:** every reading that was acknowledged to its sender reaches the upstream, unless the upstream
+//! refuses it. A crash repeats at most one window, a lost connection what was in flight, a clean stop nothing. With
+//! oldest first, each key's readings arrive in order. The count of repeated readings over all runs is at least the
+//! number of readings that arrived twice.
 //!
 //! The seeded bugs `cursor-before-ack`, `ack-of-another` and `window-unbounded` make it fail.
 

@@ -1,5 +1,5 @@
-//! Edge cases of store-and-forward: units that are too large for an upstream, times that are still unknown, cursors of
-//! another log, the age of a backlog of several parts.
+//! Edge cases of store-and-forward: units that are too large for an upstream, and times that are still unknown. Also
+//! cursors of another log, and the age of a backlog of several parts.
 
 use crate::common::{
     Db, Received, batched, clock, declare, format, forwarder, open, put, reopen, single,

@@ -3,13 +3,21 @@
 use crate::common::{
     Db, Received, batched, clock, declare, format, forwarder, open, options, put, reopen,
 };
-use base::clock::Clock;
+use authority::{Authority, Folder, Purpose};
+use base::clock::{Clock, SystemClock};
 use base::sim::SimClock;
 use egress::forward::{Begin, Forwarding, Prepared, Target, UpstreamOptions};
+use front::Front;
 use std::io::{BufRead, BufReader, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+use tls::{Client, ClientOptions, Identity, ServerOptions};
+
+#[path = "../../tls/tests/authority.rs"]
+mod authority;
+#[path = "../../tls/tests/front.rs"]
+mod front;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -142,7 +150,7 @@ fn the_last_acknowledgement_is_shown_at_once() {
     let is_waiting = |_: &mut Seen| acknowledged() < READINGS;
     let mut tries = 0;
     while acknowledged() < READINGS {
-        // Nobody notifies: this is a pause.
+        // Nothing notifies the condition: this is a pause.
         let pause = Duration::from_millis(5);
         let waited = server
             .0
@@ -165,7 +173,7 @@ fn a_request_that_waits_for_its_answer_is_shown() {
     let is_hidden = |_: &mut Seen| in_flight() == 0;
     for tries in 0.. {
         clock.advance_ns(200_000_000);
-        // Nobody notifies: this is a pause.
+        // Nothing notifies the condition: this is a pause.
         let pause = Duration::from_millis(5);
         let waited = server
             .0
@@ -225,4 +233,55 @@ fn a_crash_with_a_request_in_flight_repeats_one_window_at_most_and_skips_nothing
             assert_eq!(all, READINGS, "{answered} answered, {arrived} arrived");
         }
     }
+}
+
+/// The authority's file is wrong at first, and is mended while forwarding tries.
+#[test]
+fn readings_go_to_a_server_over_tls_once_it_is_trusted() {
+    const READINGS: u64 = 100;
+    let folder = Folder::new("forward");
+    let (authority, stranger) = (Authority::new("right"), Authority::new("wrong"));
+    let issued = authority.issue(&["127.0.0.1"], Purpose::Server);
+    let (certificate_file, key_file) = issued.write(&folder, "server");
+    let given = ServerOptions {
+        identity: Identity {
+            certificate_file,
+            key_file,
+        },
+        client_ca_file: None,
+    };
+    let clock = clock();
+    let db = filled(&clock, READINGS);
+    let (server, options) = Server::start(usize::MAX, 1_000);
+    let front = Front::start(given, options.address().parse().expect("an address"));
+    let trusts = ClientOptions {
+        ca_file: Some(folder.write("ca.pem", &stranger.certificate)),
+        ..ClientOptions::default()
+    };
+    let options = UpstreamOptions {
+        target: Target::Http {
+            address: front.address.to_string(),
+            host: "upstream".into(),
+            path: "/write".into(),
+            authorization: None,
+        },
+        tls: Some(Client::new(trusts, Arc::new(SystemClock::new()))),
+        backoff_ms_min: 1,
+        backoff_ms_max: 20,
+        ..options
+    };
+    let forwarding = start(&db, &clock, options);
+    let why = || forwarding.upstreams()[0].state.figures().last_error;
+    let mut tries = 0;
+    while why().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+        tries += 1;
+        assert!(tries < 12_000, "no reason is shown");
+    }
+    let why = why().expect("a reason");
+    let wrong = "its certificate is not signed by an authority in ";
+    assert!(why.contains(wrong) && why.contains("ca.pem; "), "{why}");
+    assert!(server.seen().bodies.is_empty());
+    folder.write("ca.pem", &authority.certificate);
+    assert!(!server.bodies(1)[0].is_empty());
 }

@@ -286,7 +286,7 @@ int32_t keelflash_bounds(keelflash_store *store,
 //
 // KEELFLASH_OK means that the store is intact. KEELFLASH_CORRUPT means that it is damaged: everything has been read,
 // `visit` has been called for the problems, and the report is written. The call takes as long as reading the whole
-// store, and needs two bytes of memory for each block of it, and more for a long file.
+// store. It needs two bytes of memory for each block of the store, and more for a long file.
 int32_t keelflash_check(keelflash_store *store,
                         keelflash_visit_problem visit,
                         void *context,
@@ -300,9 +300,9 @@ int32_t keelflash_check(keelflash_store *store,
 // as for keelflash_check.
 //
 // KEELFLASH_OK means that the store is intact and that nothing is lost. KEELFLASH_CORRUPT means one of two things.
-// Either something is lost or still wrong: all that could be repaired is repaired, `visit` has been called for the
-// problems, and the report is written. Or all copies of the superblock are damaged: the repair could not start, and
-// the report is unchanged.
+// Either something is lost or still wrong. All that could be repaired is then repaired, `visit` has been called for
+// the problems, and the report is written. Or all copies of the superblock are damaged. The repair could then not
+// start, and the report is unchanged.
 int32_t keelflash_repair(const char *path,
                          keelflash_visit_problem visit,
                          void *context,

@@ -26,13 +26,13 @@
 //!   Once it has returned, it is durable if it changed anything within the file.
 //! - **`write_pieces_nosync`**: the same, but within the file the changed blocks may be there up to the third, the
 //!   sixth and so on.
-//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after them:
-//!   each file separately holds its content after some number of these calls, in their order. The last of them may be
-//!   there in part if it is not atomic (as above). A store may make them durable at once. A durable call that was
-//!   running on the same file comes after all of them.
+//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, without a later durable call:
+//!   each file separately holds its content after some number of them, in their order. The last of them may be there in
+//!   part if it is not atomic (as above). A store may make them durable at once. A durable call that was running on the
+//!   same file comes after all of them.
 //!
-//! Never allowed: bytes that were not written to that file at that place, bytes of another file, a file under a name
-//! that it never had.
+//! Never allowed: bytes that no call wrote to that place of the file, bytes of another file, a name that the file never
+//! had.
 //!
 //! With `KEEL_SEEDED_BUG=swapped-barrier` in the environment these tests must fail.
 

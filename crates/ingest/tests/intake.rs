@@ -698,7 +698,7 @@ fn an_old_retained_message_does_not_look_fresh() {
             (marked, counters.retained_taken()),
             (taken.len() as u64, taken.len() as u64)
         );
-        // Messages that arrive when they are published are taken, whatever the rule says.
+        // Each rule takes messages that arrive when they are published.
         intake.mqtt(b"n/1", b"6");
         assert_eq!(fake.texts().last().map(String::as_str), Some("n/1=6"));
         assert_eq!(fake.with(|inner| inner.retained), marked);

@@ -41,7 +41,7 @@ fn keys_of_255_bytes_are_taken_over_every_way() {
         ..IntakeOptions::default()
     };
     let mut intake = Intake::new(options, Arc::new(node));
-    // The key that is made of a text at its end, of so many bytes in all.
+    // A key of `bytes` bytes that begins with `begin` and ends with `end`.
     let filled = |begin: &str, bytes: usize, end: &str| {
         format!(
             "{begin}{}{end}",

@@ -17,6 +17,7 @@ mod mqtt_broker;
 mod mqtt_packet;
 mod mqtt_scripted;
 mod mqtt_support;
+mod mqtt_tls;
 mod pattern;
 mod read_back;
 mod series;

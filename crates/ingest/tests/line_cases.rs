@@ -8,7 +8,7 @@ use ingest::line::{BodyStopped, LineBody, LineBuffer, Piece, Precision};
 
 const PAGE: &str = include_str!("../LINE.md");
 
-/// What stands on the page for characters that nobody would see there.
+/// Symbols of the page for characters that are invisible there.
 const SYMBOLS: [(&str, &str); 6] = [
     ("␊", "\n"),
     ("␍", "\r"),

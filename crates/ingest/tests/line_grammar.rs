@@ -115,10 +115,6 @@ fn lines_that_are_refused() {
         "m,t= v=1",
         "m,=a v=1",
         "m,t=a,, v=1",
-        // A tag twice, even if an escape makes it look like another.
-        "m,t=a,t=b v=1",
-        "m,t=a,s=b,t=a v=1",
-        "m,a\\ b=1,x=2,a\\ b=3 v=1",
         "m,t=a=b v=1",
         "m,t=a",
         "m v=x",
@@ -158,6 +154,21 @@ fn lines_that_are_refused() {
     ] {
         assert_eq!(parse(line).err(), Some(Reason::NotFinite), "{line}");
     }
+}
+
+#[test]
+fn a_line_with_a_tag_twice_is_refused_as_invalid() {
+    for line in [
+        "m,t=a,t=b v=1",
+        "m,t=a,t=a v=1",
+        "m,t=a,s=b,t=a v=1",
+        // An escape makes no other tag of it.
+        "m,a\\ b=1,x=2,a\\ b=3 v=1",
+    ] {
+        let reason = parse(line).err();
+        assert_eq!(reason.map(Reason::name), Some("line_invalid"), "{line}");
+    }
+    assert!(parse("m,t=a,s=a v=1").is_ok());
 }
 
 #[test]
@@ -209,8 +220,8 @@ fn field() -> impl Strategy<Value = Field> {
     ]
 }
 
-/// Names with everything that needs an escape; a leading space would count as white space before the line, and a
-/// backslash at the end has no form.
+/// Names with everything that needs an escape. A leading space would count as white space before the line. A backslash
+/// at the end has no form.
 const NAME: &str = "[a-z,=\"#é]|[a-z\\\\,=\"#é][a-z\\\\,= \"#é]{0,8}[a-z,= \"#é]";
 
 /// Lines without a quote, and so without a quoted text.
@@ -366,7 +377,7 @@ fn a_quote_elsewhere_begins_no_text() {
 
 #[test]
 fn a_text_that_was_cut_off_ends_what_can_be_trusted() {
-    // The next quote does not end the text. Whoever chooses a text chooses with its length whether its sender cuts it,
+    // The next quote does not end the text. The author of a text chooses with its length whether its sender cuts it,
     // and with the next text what stands behind that quote.
     for stream in [
         "log msg=\"first\nboiler,unit=61 temperature=999\nyyylog msg=\"good\"\nm v=2\n",
@@ -458,8 +469,8 @@ proptest! {
             prop_assert_eq!(&value, wanted);
         }
         prop_assert_eq!(line.time(), time);
-        // A stream returns it whole, whatever its texts contain, unless the end of one looks like the beginning of a
-        // line with a text; with a `#` in front it would be a comment.
+        // A stream returns a line with any texts whole, with two exceptions. The end of a text looks like the beginning
+        // of a line with a text. Or a `#` in front makes the line a comment.
         let is_cut = |(_, value): &(&str, Value<'_>)| match value {
             Value::Text(text) => text
                 .rsplit_once('\n')

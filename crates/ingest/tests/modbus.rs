@@ -102,7 +102,7 @@ fn an_exception_costs_its_own_registers_and_is_counted_by_reason() {
 
 #[test]
 fn a_device_that_does_not_answer_delays_no_other() {
-    // Connections are taken by the kernel, and nobody reads.
+    // The kernel takes connections, and nothing reads from them.
     let dead = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::of_memory(Arc::new(Mutex::new(memory(&[(3, 0, &[5])]))));
     let mut slow = device(tcp(dead.local_addr().unwrap()), 1, vec![word("slow", 0)]);
@@ -177,7 +177,7 @@ fn listening(socket: TcpSocket) -> TcpListener {
 
 #[test]
 fn a_server_that_was_away_is_connected_to_again() {
-    // The port is ours from here on, and refuses connections until somebody listens.
+    // The socket holds the port from here on, and refuses connections until it listens.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();

@@ -283,7 +283,7 @@ fn after_a_timeout_nothing_is_asked_that_the_same_unit_could_answer() {
         requests += 1;
         let late = match requests {
             1 => return,
-            // Whatever is asked next, the answer to the first request comes now.
+            // The answer to the first request comes after the second request.
             2 => one_word(1, 111),
             _ => Vec::new(),
         };

@@ -1,4 +1,4 @@
-//! No bytes make the packet parser panic, what it accepts is within its limits, and the result does not depend on how
+//! No bytes make the packet parser panic, and what it accepts is within its limits. The result does not depend on how
 //! the bytes are cut into reads.
 
 use ingest::mqtt::Version;

@@ -111,8 +111,8 @@ fn a_key_stays_with_its_series_over_a_reload() {
     assert_eq!(intake.counters().refused(Reason::KeyShared), 3);
 }
 
-/// The way out of `key_shared` for a sensor that replaces another one, as docs/operate.md has it: a part that is always
-/// empty makes another template, of the same keys.
+/// A way out of `key_shared` for a sensor that replaces another one. A part that is always empty makes another
+/// template, of the same keys. `docs/operate.md` names the simpler way, `keel keys release`.
 #[test]
 fn a_template_with_an_empty_part_gives_its_keys_to_other_series() {
     let fake = Fake::new();
@@ -192,8 +192,8 @@ fn node_on(store: MemoryStore) -> Node {
     Arc::new(node)
 }
 
-/// The first rows of the issues 31 and 34, "two series are mixed silently": also after a restart, the other series is
-/// refused, and the text names both.
+/// The first rows of the issues 31 and 34, "two series are mixed silently". The other series is refused also after a
+/// restart, and the text names both.
 #[test]
 fn an_owner_is_known_over_a_restart() {
     let first = [
@@ -427,7 +427,7 @@ fn the_meaning_of_tags_depends_on_the_store() {
         assert_eq!(fake.texts(), vec![format!("{key}=1"); 2]);
     }
     assert_eq!(Template::text_with_tags("{values}", TagsForm::Pairs), None);
-    // Until somebody says otherwise, the form is the old one.
+    // Without a form in the options, the form is the old one.
     let fake = Fake::new();
     let mut intake = Intake::new(options(), fake.clone());
     intake.line(b"disk,path=/var used=1");
@@ -614,8 +614,8 @@ proptest! {
         prop_assert_eq!(read_back(&puts[0].0), identity);
     }
 
-    /// A second reading gets the key that it would get alone, or is refused because another series has that key; the
-    /// latter if and only if the data that the template uses differs.
+    /// A second reading gets the key that it would get alone, or is refused because another series has that key. Of two
+    /// readings with one key, the second is refused if and only if the data that the template uses differs.
     #[test]
     fn no_series_gets_the_key_of_another(
         first in source(),

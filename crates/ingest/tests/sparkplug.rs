@@ -145,7 +145,7 @@ fn born(name: &str, alias: Option<u64>, datatype: u32, value: Value) -> Metric {
     }
 }
 
-/// A metric of data, at so many ms after the birth.
+/// A metric of data, `after_ms` after the birth.
 fn data(alias: u64, after_ms: u64, value: Value) -> Metric {
     Metric {
         alias: Some(alias),
@@ -296,7 +296,7 @@ fn births_name_what_data_send_by_alias() {
         ("g/e", EdgeNodeState::Alive)
     );
     assert_eq!((node.devices, node.metrics, node.gaps), (1, 6, 0));
-    // Aliases belong to whoever gave them.
+    // Aliases count for the edge node or device whose birth gave them.
     intake.mqtt(
         NDATA,
         &payload(Some(5), vec![data(10, 0, Value::Boolean(true))]),
@@ -668,7 +668,7 @@ fn retained_messages_teach_nothing() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     intake.mqtt_retained(NBIRTH, &node_birth(0));
-    // Readings with their own times are taken as always; who is there, and aliases, are of some earlier time.
+    // Readings with their own times are taken as always. States and aliases are of an earlier time, and are ignored.
     assert_eq!(fake.with(|inner| inner.retained), 3);
     assert!(intake.edge_nodes().is_empty());
     news(&fake);

@@ -214,7 +214,7 @@ fn a_firm_instance_in_c_that_the_node_takes_too_late_is_never_seen() {
     for is_shared in [true, false] {
         let place = Place::start(is_shared);
         let output = place.run(&program, &[&place.node.pid().to_string()]);
-        // Whatever the program's result: a stopped node would not end.
+        // Also after a failed program: a stopped node would not end.
         place.node.signal(libc::SIGCONT);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && errors.is_empty(), "{errors}");
@@ -309,8 +309,8 @@ fn a_client_that_is_killed_is_nobodys_trouble() {
             .unwrap();
         assert_eq!(number.float().unwrap().0.to_bits(), value.to_bits());
     }
-    // Nothing of the children is left: no connection except those of this process and of the status command, no task
-    // for the loop to wait for, and no lock on the region.
+    // Nothing of the children is left: no task for the loop to wait for, and no lock on the region. The connections are
+    // those of this process and of the status command.
     wait_until("the end of their connections", || {
         let status = place.node.json_degraded(&["status", "--json"]);
         let connections = status["commands"]["connections"].as_u64();
@@ -417,7 +417,7 @@ fn the_nodes_monitor_sees_what_a_task_does() {
     let mut spec = TaskSpec::new("watched", ms(10), LONG);
     spec.weight = 2.0;
     let mut task = attached.periodic_task(spec).unwrap();
-    // Two whole sampling periods, whatever their length.
+    // Two whole sampling periods of any length.
     wait_until("reports", || {
         task.next_instance();
         assert!(task.data(|| key.float()).is_ok());

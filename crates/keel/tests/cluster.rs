@@ -322,7 +322,7 @@ fn a_launcher_ends_with_the_command_however_that_ends() {
     command.kill().unwrap();
     command.wait().unwrap();
     let line = format!("/proc/{}/cmdline", number().unwrap());
-    // A process that nobody has waited for yet has no command line.
+    // A process for which its parent has not waited yet has no command line.
     wait_until("its end", || {
         fs::read(&line).map_or(true, |line| line.is_empty())
     });

@@ -72,3 +72,41 @@ fn the_command_of_the_thesis_page_makes_its_figures() {
         assert_eq!(fs::read(made.join(name)).unwrap(), shown, "{name}");
     }
 }
+
+/// The table itself is compared in the crate `cluster` (`the_table_of_results_per_watt_is_that_of_the_values`).
+#[test]
+fn the_thesis_page_names_the_shares_the_width_and_the_commit_of_the_files_beside_it() {
+    let page = page_common::text("results/cluster-thesis.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let values = fs::read_to_string(docs.join("cluster-thesis/efficiency.csv")).unwrap();
+    let mut lines = values
+        .lines()
+        .map(|line| line.split(',').collect::<Vec<_>>());
+    let heading = lines.next().unwrap();
+    let rows: Vec<_> = lines.collect();
+    let per_watt = |label: &str, benchmark: &str| -> f64 {
+        let of = |row: &[&str], column: &str| {
+            let at = heading.iter().position(|name| *name == column).unwrap();
+            row[at].to_owned()
+        };
+        let found = rows.iter().find(|row| {
+            [of(row, "label"), of(row, "benchmark"), of(row, "bytes")] == [label, benchmark, "64"]
+        });
+        of(found.unwrap(), "result_per_watt").parse().unwrap()
+    };
+    let [roundtrip, latency] = ["roundtrip", "latency"]
+        .map(|name| 100.0 * per_watt("mpich-boards", name) / per_watt("mpich-1", name));
+    let run = fs::read_to_string(docs.join("cluster/agreement-mpich.json")).unwrap();
+    let run: serde_json::Value = serde_json::from_str(&run).unwrap();
+    let mut metrics = run["rows"].as_array().unwrap().iter();
+    let half_width = metrics.find(|row| row["metric"] == "half_width").unwrap();
+    let half_width = half_width["value"].as_f64().unwrap();
+    let commit = run["method"]["commit"].as_str().unwrap();
+    for text in [
+        format!("give {roundtrip:.1} % (round trip) and {latency:.1} % (latency)"),
+        format!("Half of a 95 % interval's width is {half_width:.0} % of the median"),
+        format!("commit {}.", &commit[..8]),
+    ] {
+        assert!(page.contains(&text), "{text}");
+    }
+}

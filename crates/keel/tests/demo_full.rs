@@ -1,6 +1,6 @@
-//! `keel demo --full` as a process: each promise has a figure, the exit status agrees with the figures, the page
-//! `docs/start.md` shows what is printed, and nothing is left behind. The program is in a folder of its own, with the
-//! library for files in memory where a build or a package leaves it, or without.
+//! `keel demo --full` as a process. Each promise has a figure, and the exit status agrees with the figures. The page
+//! `docs/start.md` shows what is printed, and nothing is left behind. The program is in a folder of its own. The
+//! library for files in memory is where a build or a package leaves it, or is missing.
 
 use crate::common::{TempDir, mem};
 use crate::page_common::{self, fits};
@@ -261,7 +261,7 @@ fn the_page_shows_what_the_demo_prints() {
             }
         }
     }
-    // Where a start takes so long that the trace is over before the cut, no readings come back.
+    // If a slow start lets the trace end before the cut, no readings come back.
     if !printed.contains(" cannot be mounted here") && !printed.contains(" after never") {
         assert!(fits(&page_before, &before), "{before:?}");
     }

@@ -1,4 +1,4 @@
-//! `keel doctor`: each line has a verdict and a remedy, the exit status says whether all is well, and the page contains
+//! `keel doctor`: each line has a verdict and a remedy, and the exit status says whether all is well. The page contains
 //! nothing that identifies the machine's owner.
 
 use crate::common::{TempDir, one_line, text};
@@ -28,6 +28,7 @@ fn every_line_has_a_verdict_and_the_status_follows() {
             "power sources",
             "FUSE",
             "clock trust",
+            "confinement",
             "open files",
             "write latency",
         ]
@@ -167,8 +168,8 @@ fn the_page_can_be_shared() {
     one_line(&output.stderr);
 }
 
-/// Creates a folder that stands for `/` of a board with frequencies, a power sensor and a card, on whose second
-/// partition `card` lies; and beside the files that are read some that would tell whose board it is.
+/// Creates a folder that stands for `/` of a board with frequencies, a power sensor and a card. `card` lies on the
+/// second partition of the card. Beside the files that are read lie some that would identify the board's owner.
 fn board(dir: &TempDir, card: &Path) {
     let root = dir.file("root");
     let write = |path: &str, text: &str| {

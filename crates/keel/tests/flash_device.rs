@@ -1,4 +1,4 @@
-//! `keel flash` on block devices: what it refuses to overwrite, and who may use a device.
+//! `keel flash` on block devices: what it refuses to overwrite, and that a store has one writer.
 
 use crate::common::{TempDir, fails, ok, ok_json, wait_until};
 use crate::flash_common::{Loop, Writer, put, sparse_file};

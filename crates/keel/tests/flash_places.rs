@@ -5,7 +5,7 @@ use crate::common::{TempDir, fails, keel, ok, one_line, run};
 use crate::flash_common::{store, text};
 use std::path::Path;
 
-/// A path that does not exist; whatever is created there is removed at the end.
+/// A path that does not exist. A file that is created there is removed at the end.
 struct Absent(String);
 
 impl Absent {

@@ -376,7 +376,7 @@ fn a_configuration_that_opens_the_node_to_others_is_refused_or_warned_of() {
         said.contains("keel.toml:2: http.listen") && said.contains("token_file"),
         "{said}"
     );
-    // Reading may be open to everybody, writing may not.
+    // On a public address, reads may be anonymous, writes may not.
     let refused = check("[http]\nlisten = \"0.0.0.0:8095\"\nanonymous = true\nwrite = true\n");
     assert_eq!(refused.status.code(), Some(1));
     let said = one_line(&refused.stderr);
@@ -596,7 +596,7 @@ fn each_part_of_the_status_has_its_metrics() {
             .unwrap_or_else(|| panic!("no {member} in {path}"));
         let sample = &metric_names(metric)[0];
         let sample = format!("\n{sample}{{{label}={}", object[by]);
-        // A value that was not known a moment ago may be known now.
+        // Only a value that is known must have a sample.
         assert!(value.is_null() || text.contains(&sample), "{sample}");
         samples += u32::from(!value.is_null());
     }
@@ -627,8 +627,8 @@ fn promtool(arguments: &[&str], folder: &Path, input: &str) -> String {
     said.into_owned()
 }
 
-/// Returns the metrics in the older text format, the only one that `promtool check metrics` reads: names have their
-/// endings in each line, and two types are missing.
+/// Returns the metrics in the older text format, the only one that `promtool check metrics` reads. In it, names have
+/// their endings in each line, and two types are missing.
 fn in_text_format(open_metrics: &str) -> String {
     let mut out = String::new();
     let mut ending = "";

@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// A configuration under which everybody on this machine may write.
+/// A configuration under which any user of this machine may write.
 fn writable() -> String {
     format!("{HTTP}write = true\nwrite_kibibytes_max = 16\n")
 }

@@ -431,7 +431,7 @@ fn saved_files_come_back_and_others_are_reported_as_lost() {
         ok_json(&["mem", "stat", &again, "--json"])["capacity_bytes"],
         32 << 20
     );
-    // At boot a region is created, whatever the state of the checkpoint.
+    // At boot a region is created even if no checkpoint can be read.
     let broken = dir.file("broken").display().to_string();
     std::fs::write(&broken, "no store").unwrap();
     let empty = dir.file("empty").display().to_string();

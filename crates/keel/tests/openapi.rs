@@ -428,7 +428,7 @@ fn every_answer_is_as_described_and_every_described_answer_is_given() {
     let busy_address = address(&busy);
     let mut holder = Events::begin(&busy_address, "/api/v1/stream", "");
     holder.next().unwrap();
-    // The node answers at once, whatever would be asked.
+    // The node answers at once, before any request.
     let no_place = answer(&mut connect(&busy_address));
     assert_eq!(no_place.status, 503);
     for (route, path) in ROUTES {

@@ -176,7 +176,7 @@ fn firmware(dir: &TempDir) -> String {
     format!("{}:{path}", folder.display())
 }
 
-/// What the community's fit makes of those rails.
+/// The power that the community's fit computes from these rails, in W.
 const RAILS_W: f64 = 1.1451 * 12.0 * 0.375 + 0.5879;
 
 #[test]

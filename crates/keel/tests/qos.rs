@@ -154,8 +154,8 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
             };
             near >= 5
         });
-        // If the mode does not control the speed, the machine's own governor is active, whatever the previous mode has
-        // set.
+        // If the mode does not control the speed, the machine's own governor is active, also if the previous mode has
+        // set another one.
         let governor = if mode == "qod-only" {
             "schedutil"
         } else {

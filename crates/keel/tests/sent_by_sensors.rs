@@ -91,7 +91,7 @@ fn a_line_break_in_a_text_made_two_refused_lines() {
     assert_eq!(found["value"], "first\nsecond");
     // A quote where none belongs costs its line alone.
     assert_eq!(send(&node, "m v=1\"\nm v=2\nm,t=\"a v=3"), "ok 2 1\n");
-    // Whoever chooses a text chooses its length, too. So no line is read out of a text that is too long.
+    // The sender of a text also chooses its length. So no line is read out of a text that is too long.
     let node = Node::start(&format!("{SMALL}line_bytes_max = 1024\n"));
     let long = "x".repeat(2000);
     let lines = format!("log msg=\"first\nboiler,unit=1 temperature=999\n{long}\"");

@@ -32,7 +32,7 @@ fn an_edge_node_is_followed_from_its_birth_to_its_death() {
         publisher.publish(&topic, std::iter::once(payload.to_owned()));
         publisher.settle(0);
     };
-    // Nobody knows what the alias stands for, and the edge node is asked.
+    // No birth has defined the alias, and the edge node is asked.
     send("NDATA", DATA);
     wait_until("the question", || {
         status(&node)["sparkplug"][0]["rebirths_asked"] == 1

@@ -23,7 +23,7 @@ fn start(mut command: Command) -> Child {
         .unwrap()
 }
 
-/// Requires that a program ends, whatever its result.
+/// Requires that a program ends, with any result.
 fn ends(mut child: Child, what: &str) {
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {

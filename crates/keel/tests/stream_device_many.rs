@@ -1,5 +1,5 @@
-//! Many devices start the same learned task at once, one of them on a line that is stalled for a time: 50, or the
-//! number given by `KEEL_STREAM_DEVICES` in `make soak`.
+//! Many devices start the same learned task at once, one of them on a line that is stalled for a time. They are 50, or
+//! the number given by `KEEL_STREAM_DEVICES` in `make soak`.
 
 use crate::common::TempDir;
 use crate::stream_common;

@@ -1,5 +1,5 @@
-//! A device without a server: it runs from its cache alone, fails by a deadline if data is missing, and never goes back
-//! to an older version.
+//! A device without a server: it runs from its cache alone, and fails by a deadline if data is missing. It never goes
+//! back to an older version.
 
 use crate::common;
 use crate::common::{TempDir, fails, keel, ok_json, wait_until};
@@ -17,8 +17,8 @@ use std::time::Duration;
 use stream::device::Cache;
 use stream::device::cache::{BlockCache, CacheOptions};
 
-/// Blocks that no program has read, further behind the read ones than a device prefetches on the slowest line (8 runs
-/// of 32 blocks), and the size of a table that has them.
+/// Blocks that no program has read, and the size of a table that has them. They lie further behind the read ones than a
+/// device prefetches on the slowest line (8 runs of 32 blocks).
 const FAR: &str = "900-920";
 const FAR_TABLE_BLOCKS: usize = 1_000;
 

@@ -29,8 +29,8 @@ fn blocks_learned_at_the_first_start_are_sent_ahead_at_the_second() {
     wait_learned(&store, 1);
     is_whole(&dir, &mount);
     drop(mount);
-    // The third start observes all reads, so pushed blocks that are not read are known. Who allocates the pool's pages
-    // makes no difference to a program.
+    // The third start observes all reads, so pushed blocks that are not read are known. `--pool-filled` changes nothing
+    // for a program.
     let starts: [(&str, &[&str]); 2] = [("second", &["--pool-filled"]), ("third", &[])];
     for (start, options) in starts {
         let mount = Mount::start(&dir, start, server.address, options);

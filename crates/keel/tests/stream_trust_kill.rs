@@ -9,8 +9,8 @@ use crate::stream_common::{
 /// Bytes from the server between two kills: about one compressed block with its overhead.
 const STEP_BYTES: u64 = 2_500;
 
-/// Starts the program in its own mount while the connection breaks, and the server is killed, after `after_bytes`
-/// bytes. Returns whether so many bytes were sent.
+/// Starts the program in its own mount. After `after_bytes` bytes from the server, the connection breaks and the server
+/// is killed. Returns whether the server sent more bytes than that.
 fn starts_while_the_server_dies(
     dir: &TempDir,
     server: &mut Server,

@@ -1,5 +1,5 @@
-//! Programs that the node keeps running, tested with real ones: ended, restarted, given up, and ended with the node;
-//! from a mount through FUSE if that is permitted.
+//! Programs that the node keeps running, tested with real ones: ended, restarted, given up, and ended with the node.
+//! One of them runs from a mount through FUSE if that is permitted.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::{TempDir, wait_until};

@@ -1,7 +1,7 @@
 //! Stores that an older node left: a node reads all of them, and goes on.
 //!
-//! `golden/store-2.bin` is the image of a store with log format 2, as a node left it: the blocks that are not zero,
-//! each with its number (u32), its length without trailing zeros (u16) and its bytes, all little-endian.
+//! `golden/store-2.bin` is the image of a store with log format 2, as a node left it. It has the blocks that are not
+//! zero. Each has its number (u32), its length without trailing zeros (u16) and its bytes, all little-endian.
 //! `golden/store-2.json` is what `keel history` said of its keys then. `GOLDEN_UPDATE=1 cargo nextest run -p keel
 //! upgrade::` writes both again, which is right only before anything of the formats has changed.
 
@@ -244,7 +244,7 @@ fn a_store_of_format_2_is_read_whole_and_gone_on_with() {
         status["history"]["segments"].as_u64().unwrap() >= 3,
         "{status}"
     );
-    // The last ones: by arrival where the node's clock gave a time, and whatever a broker had retained.
+    // The latest values: by arrival where the node's clock gave a time, with the ones that a broker had retained.
     for (key, value) in [
         (KEYS[0], Value::from(14.25)),
         (KEYS[1], Value::from(14.5)),

@@ -172,7 +172,7 @@ fn complaints(status: &Value) -> Vec<&str> {
     stuck.map(|one| one["text"].as_str().unwrap()).collect()
 }
 
-/// Waits until each upstream has so many readings ahead.
+/// Waits until each upstream has `readings` readings ahead.
 fn wait_for_backlog(node: &Node, readings: u64) {
     wait_until("the backlog", || {
         let found = status(node);

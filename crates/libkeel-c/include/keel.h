@@ -37,8 +37,8 @@
 // No space: in the node's store, or for another key.
 #define KEEL_FULL -3
 
-// Not in time: the node has not answered, the reading of a ticket is not durable yet, an instance of a firm task was
-// late, or its puts reached the node too late.
+// Not in time: the node has not answered, or the reading of a ticket is not durable yet. Or an instance of a firm task
+// was late, or its puts reached the node too late.
 #define KEEL_LATE -4
 
 // The handle belongs to the parent of this process.
@@ -177,7 +177,7 @@ typedef struct {
 } keel_value;
 
 // A function that reads the bytes of a value. It is called again if a write changed them during the call, so it must
-// start from the beginning each time; only what it read in its last call is a value. It should be short, and must not
+// start from the beginning each time. Only what it read in its last call is a value. It should be short, and must not
 // use the view after it returns.
 typedef void (*keel_look_at)(void *context, const keel_view *view);
 
@@ -385,10 +385,10 @@ int32_t keel_data_begin(keel_task *task);
 int32_t keel_data_end(keel_task *task);
 
 // Like keel_put_float(), but over the task's own connection, and counted as data time. In a firm task the reading is
-// buffered until the instance ends, and stored together with the other readings of the instance or not at all. If the
-// instance was late, or its puts reached the node after the deadline, the ticket ends with KEEL_LATE, and none of them
-// is stored. After KEEL_IO and KEEL_GONE some of them may be stored; after any other error none is. KEEL_BUSY means
-// that the instance puts too much.
+// buffered until the instance ends. It is stored together with the other readings of the instance, or not at all. If
+// the instance was late, or its puts reached the node after the deadline, the ticket ends with KEEL_LATE, and none of
+// them is stored. After KEEL_IO and KEEL_GONE some of them may be stored; after any other error none is. KEEL_BUSY
+// means that the instance puts too much.
 int32_t keel_task_put_float(keel_task *task,
                             keel_key *key,
                             double value,

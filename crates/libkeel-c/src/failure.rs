@@ -12,8 +12,8 @@ pub const KEEL_IO: i32 = -1;
 pub const KEEL_CORRUPT: i32 = -2;
 /// No space: in the node's store, or for another key.
 pub const KEEL_FULL: i32 = -3;
-/// Not in time: the node has not answered, the reading of a ticket is not durable yet, an instance of a firm task was
-/// late, or its puts reached the node too late.
+/// Not in time: the node has not answered, or the reading of a ticket is not durable yet. Or an instance of a firm task
+/// was late, or its puts reached the node too late.
 pub const KEEL_LATE: i32 = -4;
 /// The handle belongs to the parent of this process.
 pub const KEEL_STALE: i32 = -5;

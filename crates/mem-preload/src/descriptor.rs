@@ -274,7 +274,8 @@ pub(crate) fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
     }
 }
 
-/// Record locks are locks on the stub, at the program's offsets; locks behind all file offsets show who has it open.
+/// Record locks are locks on the stub, at the program's offsets. Locks behind all file offsets show which descriptions
+/// are open.
 fn lock(context: &Context, fd: c_int, opened: &Opened, command: c_int, argument: usize) -> c_int {
     let pointer = argument as *mut libc::flock64;
     let wanted = match get(pointer).and_then(|lock| clipped(context, opened, &lock)) {

@@ -1,4 +1,4 @@
-//! Programs of a user who may read the region but not write it.
+//! Programs of a user that may read the region but not write it.
 
 use crate::support;
 use std::os::unix::fs::PermissionsExt;

@@ -237,8 +237,8 @@ impl Attachment {
         let Some(lane) = self.turns.take_own(&self.region)? else {
             return Ok(None);
         };
-        // If a thread has more attachments than it can keep lanes for, the lane of the oldest one stays taken until
-        // that attachment is dropped, or the process ends.
+        // A thread may have more attachments than it can keep lanes for. Then the lane in the last place stays taken
+        // until its attachment is dropped, or the process ends.
         kept.rotate_right(1);
         kept[0] = Kept {
             attachment: number,

@@ -534,8 +534,8 @@ impl Region {
     /// Recovers the holder of the lock at `at`, if it is dead. Returns whether a live process holds the lock.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle); [`Error::ReadOnly`] when the holder is dead and this process cannot recover
-    /// it; [`Error::Namespace`] when it may be dead and cannot be checked from here.
+    /// Those of [`settle`](Self::settle). [`Error::ReadOnly`] when no live process owns the lane that holds the lock,
+    /// and this process only reads. [`Error::Namespace`] when the holder may be dead and cannot be checked from here.
     pub(crate) fn look_after(&self, at: u64) -> Result<bool> {
         let Some(holder) = self.holder(at) else {
             return Ok(false);

@@ -612,8 +612,8 @@ impl Attachment {
         Ok(bytes)
     }
 
-    /// Writes at the end, whatever the description's flags are. `advances` says whether the description's offset then
-    /// is behind these bytes.
+    /// Writes at the end, also if the description has no `O_APPEND`. `advances` says whether the description's offset
+    /// is then behind these bytes.
     ///
     /// # Errors
     /// As [`write`](Self::write).

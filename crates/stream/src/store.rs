@@ -97,7 +97,7 @@ pub(crate) struct State {
     listed: (Vec<u32>, Vec<u32>),
     /// The pruned versions that are kept open because they are in use.
     kept: Vec<u64>,
-    /// The numbers of the valid indexes, and of those that kept versions need.
+    /// The numbers of the valid indexes, and of the indexes that kept versions need.
     numbers: Vec<u32>,
     indexes: Vec<Arc<File>>,
     /// For each content the position of its index in `indexes`, and its row.

@@ -276,8 +276,8 @@ fn pruning_keeps_what_the_newest_versions_need() {
     assert!(checked(&store_path).is_whole());
 }
 
-/// A power cut leaves the files that were already renamed, and parts of those that were being written. The test builds
-/// each intermediate state of publishing and pruning from the stores before and after.
+/// A power cut leaves the files that were already renamed, and parts of the files that were being written. The test
+/// builds each intermediate state of publishing and pruning from the stores before and after.
 #[test]
 fn a_power_cut_leaves_the_old_version_or_the_new_one() {
     let scratch = Scratch::new("cut");

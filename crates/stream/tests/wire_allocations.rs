@@ -1,4 +1,4 @@
-//! Decoding a message allocates memory only for what has arrived, whatever sizes the message declares.
+//! Decoding a message allocates memory only for the bytes that have arrived, not for the sizes that it declares.
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

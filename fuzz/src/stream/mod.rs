@@ -33,9 +33,9 @@ pub fn stream_answer(data: &[u8]) {
     });
 }
 
-/// After an even first byte, a stream of frames follows; it is read whole, and in pieces of one byte more than the
-/// value of the first byte. After an odd one, the kind (one byte) and the payload follow, in version 2 of the protocol
-/// if the byte is 3, otherwise in version 1. Every valid message is encoded to the same bytes again.
+/// After an even first byte, a stream of frames follows. It is read whole, and in pieces of one byte more than the
+/// value of the first byte. After an odd first byte, the kind (one byte) and the payload follow. Their version of the
+/// protocol is 2 if the first byte is 3, otherwise 1. Every valid message is encoded to the same bytes again.
 fn message(
     data: &[u8],
     reader: impl Fn() -> FrameReader,

@@ -20,13 +20,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("actuator", &["control"]),
     ("db", &["mem", "flash"]),
     ("command", &[]),
-    ("ingest", &["db"]),
+    ("tls", &[]),
+    ("ingest", &["db", "tls"]),
     ("trace", &["db"]),
     (
         "demo",
         &["command", "db", "flash", "libkeel", "mem", "trace"],
     ),
-    ("egress", &["db", "flash"]),
+    ("egress", &["db", "flash", "tls"]),
     ("cluster", &[]),
     (
         "keel",
@@ -46,6 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "ingest",
             "egress",
             "libkeel",
+            "tls",
         ],
     ),
     ("flash-mount", &["flash", "fuse"]),
@@ -92,7 +94,7 @@ const RESERVED: &[Reserved] = &[
             "monoio",
             "compio",
         ],
-        rooms: &["ingest", "egress", "stream", "keel", "sim", "bench"],
+        rooms: &["ingest", "egress", "stream", "tls", "keel", "sim", "bench"],
         test_rooms: &[],
     },
     Reserved {

@@ -36,8 +36,8 @@ impl Drop for Claim {
 impl Claim {
     /// Locks `file` and claims the other names that lead to its bytes.
     ///
-    /// The lock is always taken. A name that this user may not examine stays unguarded, as a loop device that only root
-    /// may open, or one whose file is in another namespace.
+    /// The lock is always taken. A name that this user may not examine stays unguarded. Examples are a loop device that
+    /// only root may open, and one whose file is in another namespace.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::WouldBlock`] if another process holds it.

@@ -151,8 +151,10 @@ fn said(methods: &[Value], of: &dyn Fn(&Value) -> Option<String>) -> String {
 
 fn run_text(run: &Run, machine: &str) -> String {
     let methods = run.list("methods");
+    // The fit and the comparison of two runs have no pairs.
     let sum = methods
         .iter()
+        .filter(|method| method["has_pairs"] == true)
         .filter_map(|method| method["minutes"].as_f64());
     let minutes = sum.sum::<f64>().round();
     let loads = methods
@@ -162,7 +164,7 @@ fn run_text(run: &Run, machine: &str) -> String {
     let libraries = |method: &Value| {
         let libraries = method["libraries"].as_array()?.iter();
         let names: Vec<&str> = libraries.map(|one| text(&one["library"])).collect();
-        Some(names.join("; "))
+        Some(names.join("; ")).filter(|names| !names.is_empty())
     };
     // The method of a comparison of two runs has no rounds.
     let rounds = |method: &Value| {
@@ -694,7 +696,7 @@ mod tests {
         );
         let said = run_text(&run, "m");
         assert!(
-            said.starts_with("m. MPICH 4. d, commit not said, 9 rounds, 5 minutes"),
+            said.starts_with("m. MPICH 4. d, commit not said, 9 rounds, 2 minutes"),
             "{said}"
         );
     }

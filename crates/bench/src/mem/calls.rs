@@ -21,12 +21,12 @@ const BATCH_REQUESTS_MAX: usize = 256;
 /// Request size of the warm-up pass over the file, in bytes.
 const WARM_UP_BYTES: usize = 1 << 20;
 
-/// By what bytes are moved.
+/// How bytes are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
-    /// pread and pwrite, whoever serves them.
+    /// `pread` and `pwrite`, served by the measured system.
     Calls,
-    /// The library, asked directly.
+    /// Direct calls of the library.
     Library,
     /// A copy from or to the file's memory.
     Copy,

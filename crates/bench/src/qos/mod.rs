@@ -79,9 +79,9 @@ pub(crate) struct Options {
     /// Keep the processors of a real plant from halting: a host moves a virtual one that does.
     #[arg(long)]
     keep_awake: bool,
-    /// Count only sampling periods of a real plant in which a line of memory takes at least this long from one
-    /// processor to the next: a host moves virtual ones nearer together, where hardly anything that one does disturbs
-    /// another. 0: all.
+    /// Count only sampling periods of a real plant in which a cache line takes at least NS nanoseconds from one
+    /// processor to the next. A host can move virtual processors nearer together, where they hardly disturb each other.
+    /// 0 counts all periods.
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = value_parser!(u32).range(0..=10_000))]
     line_ns_min: u32,
     /// What runs while `identification` drives the inputs. A load that comes and goes within a sampling period is
@@ -91,8 +91,8 @@ pub(crate) struct Options {
     /// Folder for the stores of a real plant.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// The model, and the simulated plant: what `identification` has written on a machine. A simulated plant is that of
-    /// Berkeley DB where none is named; a real one makes transactions and updates as large as those of that run.
+    /// File that `identification` has written on a machine: the model, and the simulated plant. Without it, a simulated
+    /// plant is that of Berkeley DB. A real plant makes transactions and updates as large as those in the file.
     #[arg(long, value_name = "FILE")]
     identified: Option<PathBuf>,
     /// Print the report as JSON instead of a table.

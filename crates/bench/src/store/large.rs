@@ -1,5 +1,5 @@
-//! Cases that need size. These are random reads in a large file, opening by name among many names on the real device,
-//! and opening a large store after a power loss.
+//! Cases that need size: random reads in a large file, and opening by name among many names on the real device. The
+//! last case opens a large store after a power loss.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

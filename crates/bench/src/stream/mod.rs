@@ -164,7 +164,7 @@ enum Part {
     Again,
     /// The first start of all.
     First,
-    /// Blocks that nobody reads.
+    /// Prefetched blocks that the program does not read.
     Unread,
     /// Memory of the mount.
     Memory,

@@ -179,7 +179,7 @@ fn run_text(goals: &Run, paper: &Run) -> String {
             out,
             " The disk that is as slow as a card did {} reads and {} MB in a second.",
             number(reads.round()),
-            number((bytes / 1e5).round() / 10.0)
+            number((bytes / 1e4).round() / 100.0)
         );
     }
     out.push_str(

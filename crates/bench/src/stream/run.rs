@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// A file that the program writes, from its root.
     #[arg(long, value_name = "PATH")]
     writes: Option<PathBuf>,
-    /// After so many seconds it is killed.
+    /// Time limit of the program in seconds; it is killed afterwards.
     #[arg(long, value_name = "N", default_value_t = 120)]
     seconds_max: u64,
     /// The program, and what it is started with.

@@ -95,7 +95,7 @@ pub struct Estimate {
 /// Measures a job on a part of the input, with `rows` rows.
 ///
 /// # Errors
-/// The job cannot be done with so few rows, or a rank is lost.
+/// The job cannot be done with `rows` rows, or a rank is lost.
 pub fn sample(settings: Settings, readings: &Readings, rows: usize) -> Result<Sample, Error> {
     let order = Order::new(settings, readings.head(rows))?;
     measure_order(&order)

@@ -1,10 +1,10 @@
 //! The matrix profile of a series: for each window the most similar other window, after C.-C. M. Yeh et al., "Matrix
 //! Profile I" (2016). A repeated shape is a motif; a window that resembles no other is a discord.
 //!
-//! Similarity is the correlation of two windows, ρ; their distance, each normalised to mean 0 and deviation 1, is √(2 m
-//! (1 − ρ)). Windows within a quarter of a window of each other are not compared. A constant window has no shape. As in
-//! other programs, two of them are equal (ρ = 1), and a constant one is half similar to any other (ρ = ½, the distance
-//! √m).
+//! Similarity is the correlation of two windows, ρ. Their distance is √(2 m (1 − ρ)), where each window is normalised
+//! to mean 0 and deviation 1. Windows within a quarter of a window of each other are not compared. A constant window
+//! has no shape. As in other programs, two constant windows are equal (ρ = 1). A constant window is half similar to
+//! any other window (ρ = ½, the distance √m).
 //!
 //! Rank 0 sends the series to all. Pairs of windows are processed along diagonals, where the covariance follows from
 //! the previous one in a few operations (T. Zimmerman et al., "Matrix Profile XIV", 2019). At regular intervals it is

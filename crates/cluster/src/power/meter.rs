@@ -321,6 +321,24 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_before_the_heading_of_a_meter_is_left_out() {
+        let log = MeterLog::parse("\u{feff}time_s,watts\n1,5\n3,4\n").expect("a log");
+        let watts: Vec<f64> = log.points().iter().map(|point| point.watts).collect();
+        assert_eq!(watts, [5.0, 4.0]);
+        // The same while the meter writes it.
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        let now_s = clock.wall_ms() / 1_000;
+        let mut meter = Meter::new(&tree.root(), "meter.csv", clock);
+        let mut text = "\u{feff}watts,time_s\n".to_owned();
+        for watts in [5.0, 4.0] {
+            text += &format!("{watts},{now_s}\n");
+            tree.write("meter.csv", &text);
+            assert_eq!(meter.read(0), Power::Measured { watts }, "{text}");
+        }
+    }
+
+    #[test]
     fn logs_of_another_shape_are_refused_with_their_line() {
         for (text, line) in [
             ("", 1),

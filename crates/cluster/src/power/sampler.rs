@@ -383,6 +383,23 @@ mod tests {
         assert_eq!((found.maximum_w, found.minimum_w), (2.0, -6.0));
     }
 
+    /// The chip multiplies without the sign, which only its current has.
+    #[test]
+    fn an_ina219_with_negative_current_has_negative_power_and_energy() {
+        let tree = Tree::new();
+        let folder = "sys/class/hwmon/hwmon0";
+        tree.write(&format!("{folder}/name"), "ina219\n");
+        tree.write(&format!("{folder}/power1_input"), "176000\n");
+        tree.write(&format!("{folder}/curr1_input"), "-35\n");
+        let mut sampler = Sampler::new(discover(&tree.root()), Phase::Load, 0).expect("one");
+        sampler.sample(SECOND);
+        sampler.sample(2 * SECOND);
+        let found = sampler.finish(2 * SECOND).remove(0);
+        assert_eq!(found.origin, Origin::Measured);
+        assert_eq!((found.average_w, found.energy_j), (-0.176, -0.352));
+        assert_eq!((found.maximum_w, found.minimum_w), (-0.176, -0.176));
+    }
+
     #[test]
     fn a_counter_is_integrated_over_its_wrap() {
         let tree = Tree::new();

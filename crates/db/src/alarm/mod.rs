@@ -1,9 +1,9 @@
 //! Alarms: thresholds and staleness of objects, judged as readings are put, and the transitions to report.
 //!
 //! A rule names objects by a pattern. Each matching object is *watched*: one small state for each rule and object, in
-//! memory allocated at the start. A put judges the states of its object under the lock that it holds anyway; elapsed
-//! time (a minimum duration, staleness) is judged by a scan of bounded pieces. A change of a state is a *transition*.
-//! It goes into a ring that is read without any lock, so delivery never delays a producer.
+//! memory allocated at the start. A put judges the states of its object under the lock that it holds anyway. A scan of
+//! bounded pieces judges elapsed time: a minimum duration, and staleness. A change of a state is a *transition*. It
+//! goes into a ring that is read without any lock, so delivery never delays a producer.
 //!
 //! **Invariants:** a put allocates nothing here, takes no lock of its own and does not call the system. A full ring
 //! loses no state: what was reported last is kept beside each state, and the next scan reports what it has become.

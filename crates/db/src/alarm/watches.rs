@@ -42,8 +42,8 @@ pub struct AlarmFigures {
     pub waiting: u64,
     /// Transitions that found no room. What the alarm is by then is reported later.
     pub queue_full: u64,
-    /// Of those, transitions that will never be reported, because the alarm was back in its earlier state before there
-    /// was room.
+    /// Transitions that will never be reported, because the alarm was back in its earlier state before there was room.
+    /// The transition back counts too, so this is at most twice `queue_full`.
     pub lost: u64,
 }
 

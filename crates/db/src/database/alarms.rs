@@ -19,9 +19,10 @@ impl<S: SegmentStore> Database<S> {
     /// Watches objects from now on, including those declared later. `transitions_max` is how many transitions can wait
     /// for [`next_alarm`](Self::next_alarm). All memory is allocated here; call this once, before readings arrive.
     ///
-    /// A reading that is newer than its object's value is judged in the call that puts it, whether it is admitted to
-    /// the table or shed. Durations and staleness are judged by [`scan_alarms`](Self::scan_alarms). Values found by the
-    /// start are judged as if they arrived now, so an alarm that holds is raised again.
+    /// The call that puts a reading judges it if it is newer than its object's value. It does so for readings that are
+    /// admitted to the table, that are shed, and that [`put`](Self::put) cannot queue. Durations and staleness are
+    /// judged by [`scan_alarms`](Self::scan_alarms). Values found by the start are judged as if they arrived now, so an
+    /// alarm that holds is raised again.
     ///
     /// # Errors
     /// [`Error::AlarmInvalid`].
@@ -188,8 +189,8 @@ impl<S: SegmentStore> Database<S> {
         })
     }
 
-    /// Returns rule and object of alarms that are raised, or that were reported as raised since the previous call and
-    /// are over; the flag says whether it is raised. At most `alarms_max`. For one caller.
+    /// Returns rule and object of each alarm that is raised, or that was reported as raised since the previous call and
+    /// is over. The flag says whether it is raised. Returns at most `alarms_max`. For one caller.
     pub fn raised_alarms(&self, alarms_max: usize) -> Vec<(u32, ObjectId, bool)> {
         self.pick_alarms(alarms_max, |state| {
             let was_told = std::mem::take(&mut state.was_told);

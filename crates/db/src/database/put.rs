@@ -1,8 +1,8 @@
-//! How a reading gets into the table and the log: alone, or with the others of one instance of a firm task; and which
+//! How a reading gets into the table and the log: alone, or with the others of one instance of a firm task. Also which
 //! readings the table takes under overload.
 //!
-//! **Invariants:** slot and log are decided under the queue's lock, so their orders agree; nothing here waits for the
-//! store; nothing allocates, except the buffer of [`Database::put_together`].
+//! **Invariants:** slot and log are decided under the queue's lock, so their orders agree. Nothing here waits for the
+//! store. Nothing allocates, except the buffer of [`Database::put_together`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,11 +28,11 @@ pub const STAGED_PUTS_MAX: u32 = 128;
 pub const STAGED_BYTES_MAX: usize = 64 << 10;
 
 impl<S: SegmentStore> Database<S> {
-    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates. It makes
-    /// a system call only to wake a commit thread that sleeps (and then to ask whether the clock is trusted), or to
-    /// wait for the queue's lock while another producer or the commit thread holds it.
+    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates. Makes
+    /// system calls in two cases only. It wakes a commit thread that sleeps, and before that asks whether the clock is
+    /// trusted. It waits for the queue's lock while another producer or the commit thread holds it.
     ///
-    /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
+    /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value. Of equal
     /// timestamps the later put wins. `get` shows a value at once, before it is durable. A reading that is not admitted
     /// ([`set_admission`](Self::set_admission)) does not replace the older value either.
     ///
@@ -49,8 +49,8 @@ impl<S: SegmentStore> Database<S> {
         self.put_timed(id, value, Some(time), false, durability)
     }
 
-    /// As [`put`](Self::put) for a reading whose sensor gave no time: the node's clock gives it, the order of
-    /// arrival decides which value is the latest, and the time is corrected later if that clock was not trusted.
+    /// As [`put`](Self::put) for a reading whose sensor gave no time. The node's clock gives the time, and the order of
+    /// arrival decides which value is the latest. The time is corrected later if that clock was not trusted.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -234,11 +234,12 @@ impl<S: SegmentStore> Database<S> {
 
     /// Stores all of the readings, flushed as for [`Durability::Now`], or none of them, for example after `deadline_ns`
     /// of the clock ([`now_ns`](Self::now_ns)). The deadline is checked under the same lock hold that stores the
-    /// readings. They are never shed, and their numbers are consecutive; the ticket is that of the last one, so when it
-    /// is durable all of them are. Takes 1 to [`STAGED_PUTS_MAX`] readings of [`STAGED_BYTES_MAX`] in all.
+    /// readings. They are never shed, and their numbers are consecutive. The ticket is that of the last one, so when it
+    /// is durable all of them are. Takes 1 to [`STAGED_PUTS_MAX`] readings of at most [`STAGED_BYTES_MAX`] in all.
     ///
-    /// A power cut before that ticket is durable may leave a part of them: in the log the first ones, among the latest
-    /// values any of them if a checkpoint was being written. None of them was stored after the deadline.
+    /// A power cut before that ticket is durable may leave a part of the readings. In the log these are the first ones.
+    /// Among the latest values they are any of them, if a checkpoint was being written. None of them was stored after
+    /// the deadline.
     ///
     /// # Errors
     /// [`Error::TooLate`]; [`Error::StagedFull`]; [`Error::OptionInvalid`] for no reading or too many; those of

@@ -1,11 +1,11 @@
-//! A copy of the store while it is written to: which files belong to it, and their bytes piece by piece, between two
-//! rounds of the commit thread.
+//! A copy of the store while it is written to: which files belong to it, and their bytes piece by piece. Each piece is
+//! read between two rounds of the commit thread.
 //!
 //! **Invariants:** nothing is held back for the copying caller: no segment stays longer, no commit waits for more than
-//! one piece. What the next start needs (the checkpoint, and the log from its position on) is copied first; if that is
-//! replaced meanwhile, the copy begins again. An older segment that retention deletes meanwhile is left out and
-//! reported. Everything that was durable when the snapshot was taken is in the files it names, or has been deleted
-//! since by retention.
+//! one piece. The copy begins with the checkpoint and the log from its position on, because the next start needs them.
+//! If a file of these is deleted meanwhile, the copy begins again. An older segment that retention deletes meanwhile is
+//! left out and reported. Everything that was durable when the snapshot was taken is in the files it names, or has been
+//! deleted since by retention.
 
 use std::collections::BTreeSet;
 
@@ -101,8 +101,8 @@ impl<S: SegmentStore> Database<S> {
         let (needed, mut older): (Vec<u32>, Vec<u32>) = segments
             .into_iter()
             .partition(|number| *number >= needed_from);
-        // Copy the newest of them first: retention deletes the oldest first, so deleted ones are the end of the list,
-        // and the copy has no gap.
+        // Copy the newest of them first. Retention deletes the oldest first, so deleted segments are the end of the
+        // list, and the copy has no gap.
         older.reverse();
         for (numbers, is_needed) in [(needed, true), (older, false)] {
             for number in numbers {

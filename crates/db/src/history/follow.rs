@@ -1,11 +1,11 @@
 //! Reads the log in its own order, from any reading on: for a consumer that passes readings on and must skip none.
 //!
-//! **Invariants:** every durable reading is passed once, in the order of its number, with any time; a step reads a
-//! bounded part of the log under the store's lock; numbers that no longer exist are counted, by reason, and never
+//! **Invariants:** every durable reading is passed once, in the order of the numbers, with any time. A step reads a
+//! bounded part of the log under the store's lock. Numbers that no longer exist are counted, by reason, and never
 //! skipped silently.
 //!
 //! **Why not by time.** A range read finds the readings of a time interval. A sensor may send a reading that is older
-//! than those read already, so a position in time is no position in the log; a number is.
+//! than those read already. So a position in time is no position in the log, but a number is one.
 
 use std::ops::ControlFlow;
 
@@ -128,8 +128,8 @@ pub(crate) fn step<S: SegmentStore>(
     Ok(step)
 }
 
-/// Returns the last segment that begins at or before this number, or else the first one whose number is known; and the
-/// number of its first reading.
+/// Returns a segment and the number of its first reading. It is the last segment that begins at or before `lsn`, or
+/// else the first one whose number is known.
 fn locate<S: SegmentStore>(source: &mut Source<'_, S>, lsn: u64) -> Option<(u32, u64)> {
     let (mut low, mut high) = (0, source.segments.len());
     let mut best = None;

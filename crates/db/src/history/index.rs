@@ -1,7 +1,7 @@
 //! What is known about the segments: an outline of each in memory, the whole summary in a file beside the segment.
 //!
-//! **Invariants:** work comes in steps that read a bounded part of the log; a missing, torn or foreign index file is
-//! rebuilt from its segment; nothing here is needed to start the database, nor to find a reading.
+//! **Invariants:** work comes in steps that read a bounded part of the log. A missing, torn or foreign index file is
+//! rebuilt from its segment. Nothing here is needed to start the database, nor to find a reading.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -88,8 +88,8 @@ impl Index {
         }
     }
 
-    /// Returns all that is known about the segment that grows, at this length: from its writer, otherwise from having
-    /// read it up to exactly this end.
+    /// Returns the summary of the segment that grows, at the length in `active`. It comes from the segment's writer
+    /// (`live`), or else from having read the segment up to this end.
     pub(crate) fn active<'a>(
         &'a self,
         active: Option<(u32, u64)>,

@@ -1,15 +1,15 @@
 //! Checkpoints: the dictionary, the owners of keys and the latest values, with the position from which the log
 //! continues them.
 //!
-//! **Invariants:** a checkpoint counts only if its trailer is there and every record before it is valid, so a file cut
-//! short by power loss does not count; the previous one is deleted only after that. Writing goes in pieces of bounded
-//! size, between which commits run; memory is one piece and one value.
+//! **Invariants:** a checkpoint counts only if its trailer is there and every record before it is valid. So a file cut
+//! short by power loss does not count. The previous checkpoint is deleted only when the new one is complete. Writing
+//! goes in pieces of bounded size, between which commits run. Memory is one piece and one value.
 //!
 //! The number of pieces between two commits depends on the log's growth, not on the commits: [`bytes_due`].
 //!
 //! Each value is read when its piece is written, after the log position was taken. Replaying the log from that position
 //! ends in the same table, because a slot decides by the same rule as before. A reading whose sensor time is older is
-//! not taken; the last of equal ones wins, and so does the last one if the node's clock gave the time.
+//! not taken. Of equal times the last one wins. The last one also wins if the node's clock gave one of the two times.
 
 use std::ops::ControlFlow;
 
@@ -30,7 +30,7 @@ use super::{checkpoint_name, number_in};
 /// Most bytes of an object in a checkpoint, without its key and its value.
 const OBJECT_BYTES_BESIDES: u64 = 48;
 /// Bytes of a key that are counted at least. Room in a store is kept by these figures, and a file that grows takes more
-/// blocks than its bytes need: with the bytes of short keys alone, a full store has refused a checkpoint.
+/// blocks than its bytes need. With the bytes of short keys alone, a full store has refused a checkpoint.
 const KEY_BYTES_COUNTED: u64 = 64;
 /// Head, trailer, and what the last piece may lack.
 const BYTES_BESIDES: u64 = 4096;

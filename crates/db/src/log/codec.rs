@@ -3,9 +3,9 @@
 //! **Holds:** the framing `kind, length, body, checksum`, and the bodies. Every kind of every format is decoded,
 //! wherever it stands; the encoders are those of the present format.
 //!
-//! **Invariants:** decoding never panics and never trusts a length beyond its input; a record is accepted only when its
+//! **Invariants:** decoding never panics and never trusts a length beyond its input. A record is accepted only when its
 //! CRC32C fits. The checksum of a reading covers the *whole* sensor time, arrival time and boot id. The record carries
-//! only their low bits: the rest comes from an earlier anchor, and a wrong anchor shows as a wrong checksum, never as
+//! only their low bits, and the rest comes from an earlier anchor. A wrong anchor shows as a wrong checksum, never as
 //! another time. Every checksum is sealed with the store's secret, so bytes that a client sent inside a value are no
 //! record, wherever a reader begins.
 
@@ -180,7 +180,7 @@ pub enum Record<'a> {
     Trailer {
         /// Object records before it.
         objects: u32,
-        /// Whether the store began with a format before 3. A trailer of those formats says so by its length.
+        /// Whether the store began with a format before 3. A trailer of such a format says so by its length.
         is_older_store: bool,
     },
 }

@@ -1,10 +1,10 @@
 //! Which series has the key of an object: for each template that makes keys of series, the text of the first one. Only
 //! the intake understands it; here it is compared and kept.
 //!
-//! **Invariants:** a series that has a key keeps it, over every restart: its record is in the append of the key's first
-//! reading or before it, and in each checkpoint from then on, until an operator releases the key. That is a record like
-//! any other, because the last one of a key and a template holds. An object has owners by at most [`OWNERS_PER_KEY`]
-//! templates; one more takes the place of the oldest.
+//! **Invariants:** a series that has a key keeps it, over every restart, until an operator releases the key. Its record
+//! is in the append of the key's first reading or before it, and in each checkpoint from then on. A release is a record
+//! like any other, because the last one of a key and a template holds. An object has owners by at most
+//! [`OWNERS_PER_KEY`] templates; one more takes the place of the oldest.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -32,7 +32,7 @@ struct Kept {
 pub struct Owners {
     /// By object; those of one object, the oldest first.
     of: HashMap<u32, Vec<Kept>>,
-    /// Object and template of those that the log does not have yet, the oldest first.
+    /// Object and template of each owner that the log does not have yet, the oldest first.
     waiting: VecDeque<(u32, u32)>,
     /// How many of these are staged for the log.
     staged: usize,
@@ -102,8 +102,8 @@ impl Owners {
         }
     }
 
-    /// Takes the key of an object from the series that have it, whatever their templates: the next one by each template
-    /// gets it. Returns how many had it.
+    /// Takes the key of an object from the series that have it, one by each template. The next series by each template
+    /// gets it. Returns how many series had it.
     pub fn release(&mut self, id: u32) -> usize {
         let of_object = self.of.get_mut(&id).into_iter().flatten();
         let mut released = Vec::new();
@@ -143,8 +143,8 @@ impl Owners {
         }
     }
 
-    /// Forgets those of objects from this number on: where damage has taken the name and every reading of an object,
-    /// the next key gets its number.
+    /// Forgets the owners of objects from this number on. Where damage has taken the name and every reading of an
+    /// object, the next key gets its number.
     pub(crate) fn forget_from(&mut self, objects: u32) {
         self.of.retain(|id, _| *id < objects);
         let kept = self.of.values().flatten();

@@ -2,13 +2,14 @@
 //!
 //! **Holds:** the fixed buffer, resynchronisation, the count of what was lost.
 //!
-//! **Invariants:** memory is one buffer for any file length; every byte is decoded, skipped and counted, or part of a
-//! torn tail; a damaged record costs nothing of the records around it.
+//! **Invariants:** memory is one buffer for any file length. Every byte is decoded, skipped and counted, or part of a
+//! torn tail. A damaged record costs nothing of the records around it.
 //!
 //! **Resynchronisation.** Where no record begins, the reader first tries the length at that place. If a record begins
-//! right behind it, only this one is skipped (its body was hit), unless whole records lead from inside it to that place
-//! (its length was hit). Otherwise every following byte is tried until a record's checksum fits. The checksums are
-//! sealed with the store's secret, so a value cannot hold one that fits.
+//! right behind that length, only this damaged record is skipped: its body was hit. If whole records lead from inside
+//! it to that place, its length was hit, and the first of them follows. If no record begins there, every following byte
+//! is tried until a record's checksum fits. The checksums are sealed with the store's secret, so a value cannot hold
+//! one that fits.
 
 use std::ops::ControlFlow;
 
@@ -325,7 +326,7 @@ impl Reader {
 
     /// Moves the rest to the front and reads until the buffer is full, the file ends or a piece cannot be read.
     ///
-    /// A store may read the whole request before it reports damage in it, and report only the last damaged piece, or
+    /// A store may read the whole request before it reports damage in it. It may report only the last damaged piece, or
     /// one that stands for all. So the request is halved where a shorter request fails again, and doubled where one
     /// succeeds.
     fn fill<S: SegmentStore>(&mut self, store: &mut S, file: S::File) -> Result<(), StoreError> {
@@ -456,7 +457,7 @@ mod tests {
         (lsns, tail.unwrap(), reader.damage)
     }
 
-    /// Makes a file of an earlier format with the readings 10 to 29, each with a value of 30 bytes, and an anchor
+    /// Makes a file of an earlier format with the readings 10 to 29. Each has a value of 30 bytes. An anchor stands
     /// before every tenth.
     fn file() -> (MemoryStore, Vec<usize>) {
         let (mut out, mut places) = (Vec::new(), Vec::new());

@@ -2,13 +2,13 @@
 
 use crc32c::crc32c_append;
 
-/// Makes a checksum this store's own: a sender who knows every rule but not the secret cannot make one.
+/// Makes a checksum this store's own: a sender that knows every rule but not the secret cannot make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// Initial value of the checksum.
     pub(super) seed: u32,
-    /// XORed into the final checksum. Without it, a record with its checksum would always leave the same known state,
-    /// from which a checksum for the bytes behind it could be made.
+    /// XORed into the final checksum. Without it, a record with its checksum would always leave the same known state.
+    /// From this state, a checksum for the bytes behind it could be made.
     pub(super) mask: u32,
 }
 

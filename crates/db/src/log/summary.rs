@@ -511,7 +511,7 @@ mod tests {
         Span { min, max }
     }
 
-    /// A summary whose times are these numbers, of whatever unit.
+    /// A summary whose times are these numbers, in any unit.
     fn summary(times: [Span; 3], wall: [i64; 2]) -> Summary {
         let [time, recorded, piece] = times;
         let [first, last] = wall.map(|wall_ns| Sample {

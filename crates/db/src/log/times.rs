@@ -39,7 +39,7 @@ pub struct Anchor {
     pub wall: Time,
     /// Whether that wall clock was trusted.
     pub wall_trusted: bool,
-    /// Whether the store began with a format before 3. An anchor of those formats says so by its kind.
+    /// Whether the store began with a format before 3. An anchor of such a format says so by its kind.
     pub is_older_store: bool,
     /// Number of the next reading, counted over the whole log.
     pub lsn: u64,
@@ -63,8 +63,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form for a time: of those in the greatest unit that the time is whole in, the shortest that reads back
-    /// right. `node_time`: the node's clock gave the time, for which two of the forms have no kind.
+    /// The form for a time: the shortest one that reads back right, in the greatest unit that the time is whole in.
+    /// `node_time`: the node's clock gave the time. The forms `Us` and `Ns` have no kind for such a time.
     pub(super) fn shortest(time: Time, node_time: bool, reads_back: impl Fn(Self) -> bool) -> Self {
         // One that keeps all bits need not be tried.
         let first = |short: &[Self], whole: Self| {

@@ -1,8 +1,8 @@
 //! Turns waiting entries into records, and appends them to the log's segments.
 //!
-//! **Invariants:** memory is one staging buffer; a reading is announced as durable only after the append that
-//! holds it has returned; every segment can be read without any other (it begins with its own anchors, and names
-//! each object before that object's first reading).
+//! **Invariants:** memory is one staging buffer. A reading is announced as durable only after the append that holds it
+//! has returned. Every segment can be read without any other: it begins with its own anchors, and names each object
+//! before that object's first reading.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -253,8 +253,8 @@ impl<F: Copy> LogWriter<F> {
         Ok(())
     }
 
-    /// Stages the owners of keys that the log does not have yet. They come before the readings of this commit, of which
-    /// one may be the first of its key: a power cut must not leave a key with a history and without its owner.
+    /// Stages the owners of keys that the log does not have yet. They come before the readings of this commit, because
+    /// one of these may be the first of its key. A power cut must not leave a key with a history and without its owner.
     fn stage_owners<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,

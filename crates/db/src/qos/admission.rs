@@ -1,14 +1,14 @@
 //! Which updates are admitted to the table: a fraction of all, spread over the objects so that each loses little.
 //!
 //! An object of weight w and period p that loses a part s of its readings loses about p s of its freshness. The parts
-//! are such that w p s is the same for all objects, up to the most that may be shed of any: frequent and unimportant
-//! readings go first. Within an object, shed readings are spread evenly: with a fraction of three quarters every fourth
-//! is shed.
+//! are such that w p s is the same for all objects, up to the largest part that each may lose. So frequent and
+//! unimportant readings go first. Within an object, shed readings are spread evenly: with a fraction of three quarters
+//! every fourth is shed.
 //!
 //! Periods are measured, not configured: readings are counted, and old counts decay.
 //!
-//! The minimum that an object keeps is a part of its readings, or a part of the freshness that it would have with all
-//! of them ([`Quality`]): a value that is valid for ten periods loses no freshness with every tenth reading.
+//! The minimum that an object keeps is a part of its readings, or of the freshness that it would have with all of them
+//! ([`Quality`]). A value that is valid for ten periods loses no freshness if only every tenth reading is admitted.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use super::plan::{Measured, Plan, free_of, most_of};
 /// The value 1 in the fixed-point format of fractions. The phase is taken modulo this.
 const ONE: u32 = 1 << 31;
 
-/// Time constant by which counts decay, ns: long enough that an object with a reading every ten seconds has a period,
-/// short enough that a sensor's new period soon prevails.
+/// Time constant by which counts decay, ns. It is long enough that an object with a reading every 10 s has a period. It
+/// is short enough that a sensor's new period soon prevails.
 const FORGET_NS: f64 = 60e9;
 
 /// Time without a measurement, ns, after which the rates say little about the present.
@@ -88,11 +88,11 @@ pub struct AdmissionFigures {
     pub least: f64,
     /// Readings taken, admitted or shed.
     pub offered: u64,
-    /// Of those, readings that went to the table (and to the log).
+    /// Offered readings that went to the table (and to the log).
     pub admitted: u64,
-    /// The others.
+    /// Offered readings that did not go to the table.
     pub shed: u64,
-    /// Of the shed ones, those that did not go to the log either.
+    /// Shed readings that did not go to the log either.
     pub dropped: u64,
 }
 
@@ -218,7 +218,7 @@ impl Admission {
             return Verdict::Admitted;
         };
         let fraction = share.fraction.load(Ordering::Relaxed);
-        // An object that was exempted a moment ago may get its old fraction once more.
+        // A concurrent `set` may give an exempt object a lower fraction once more, so the mark decides too.
         if fraction == ONE || share.is_exempt.load(Ordering::Relaxed) {
             return Verdict::Admitted;
         }

@@ -1,11 +1,11 @@
-//! How many readings of which object are shed to reach a total: first those that cost no freshness, then of each object
-//! a part such that the product of weight, period and part is the same.
+//! How many readings of which object are shed to reach a total. Readings that cost no freshness are shed first. Then
+//! each object loses a part such that the product of weight, period and part is the same.
 
 /// Most steps of the search for the parts. Each passes at least one object that has reached its maximum; a few do.
 const SEARCH_STEPS: u32 = 60;
 
-/// Returns the part of an object's readings without which it is as fresh as with all of them: every third reading is
-/// enough if three arrive while one is valid.
+/// Returns the part of an object's readings without which it is as fresh as with all of them. `valid` is the number of
+/// readings that arrive while one value is valid: if it is 3, every third reading is enough.
 pub(super) fn free_of(valid: f64) -> f64 {
     match valid.floor() {
         each if each >= 2.0 => 1.0 - 1.0 / each,
@@ -15,8 +15,9 @@ pub(super) fn free_of(valid: f64) -> f64 {
 
 /// Returns the part of its readings without which it has the part `min` of the freshness that it has with all of them.
 ///
-/// With one of m readings admitted, evenly spread, an object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods in turn,
-/// in the mean of m of them: for v/m of the time where v is below both, always where it is above both.
+/// One of m readings is admitted, evenly spread, and v (`valid`) is the validity in periods. Admitted readings are ⌊m⌋
+/// and ⌈m⌉ periods apart in turn, m in the mean. The object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods of these.
+/// So it is fresh for v/m of the time where v is below both, and always where v is above both.
 pub(super) fn most_of(valid: f64, min: f64) -> f64 {
     if min <= 0.0 {
         return 1.0;
@@ -81,9 +82,10 @@ impl Plan {
     }
 }
 
-/// Returns the product of weight, period and part at which `wanted` readings of all are shed, none of an object more
-/// than it may beyond what costs nothing. What is shed is a piecewise linear function of the level and becomes ever
-/// flatter, so steps along the tangent approach from below and arrive on the last piece.
+/// Returns the level at which `wanted` readings of all objects are shed: the product of weight, period and part. No
+/// object sheds more than `most` allows beyond its readings that cost nothing. The number of shed readings is a
+/// piecewise linear function of the level, and its slope only falls. So steps along the tangent approach the level from
+/// below and arrive on its piece.
 fn level(objects: &[Measured], wanted: f64) -> f64 {
     let mut level = 0.0;
     for _ in 0..SEARCH_STEPS {

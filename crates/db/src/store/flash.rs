@@ -4,8 +4,8 @@ use base::block::BlockDevice;
 
 use super::{SegmentStore, StoreError};
 
-/// Free blocks that are never promised to an append: a few for the store's own lists, and the run that each growing
-/// file (log, checkpoint, index) may take ahead of what is written.
+/// Free blocks that are never promised to an append. A few are for the store's own lists. The others are for the run
+/// that each growing file (log, checkpoint, index) may take ahead of what is written.
 const BLOCKS_BESIDES: u64 = 32 + 3 * RUN_BLOCKS;
 /// Most blocks that the store hands to a growing file at a time.
 const RUN_BLOCKS: u64 = 64;

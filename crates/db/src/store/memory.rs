@@ -1,9 +1,9 @@
 //! A store in memory for tests and simulations. It can fill up, fail, rot, and lose power in an append.
 //!
-//! **Fault model.** Appends are durable on return. A power cut strikes before or in the n-th call that
-//! changes the store: a create or delete is wholly done or not, an append leaves any prefix of its bytes.
-//! After the cut every call fails until [`MemoryStore::restart`]. A damaged piece answers every read that
-//! touches it with [`StoreError::Damaged`]. Nothing else goes wrong.
+//! **Fault model.** Appends are durable on return. A power cut strikes before or in the n-th call that changes the
+//! store. A create or delete is wholly done or not, and an append leaves any prefix of its bytes. After the cut every
+//! call fails until [`MemoryStore::restart`]. A damaged piece answers every read that touches it with
+//! [`StoreError::Damaged`]. Nothing else goes wrong.
 
 use std::collections::BTreeMap;
 

@@ -4,10 +4,10 @@
 //! (SPEC.md, "Slot words"): one atomic word, so that no reader meets half of a place.
 //!
 //! **Invariants:** units are given upwards and never given back, and a slot that has a key keeps its place. The text is
-//! stored before its place, the place before the index entry and, for a new id, before the count of ids; each of these
-//! three stores is a release. So a reader in any process that loads the place with acquire sees the whole text, and one
-//! that meets the index entry or the new id also meets the place. No reader trusts a place: it counts only if all of
-//! its units lie in the pool.
+//! stored before its place, the place before the index entry and, for a new id, before the count of ids. Each of these
+//! three stores is a release. So a reader in any process that loads the place with acquire sees the whole text. A
+//! reader that meets the index entry or the new id also meets the place. No reader trusts a place: it counts only if
+//! all of its units lie in the pool.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::options::ObjectId;
 const UNIT_BYTES: usize = 16;
 const UNIT_WORDS: usize = UNIT_BYTES / 8;
 pub(super) const UNITS_PER_LINE: usize = WORDS_PER_LINE / UNIT_WORDS;
-/// Most units of a pool: so many numbers has the field for the first one.
+/// Most units of a pool: the field for the first unit of a key has 26 bits.
 const UNITS_MAX: usize = 1 << 26;
 /// Most lines of a pool.
 pub(super) const POOL_LINES_MAX: usize = UNITS_MAX / UNITS_PER_LINE;
@@ -269,7 +269,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         let word = self.slot_word(id, VALIDITY);
         let before = word.load(Ordering::Relaxed);
         let after = before & PLACE | marks;
-        // Who loads this word instead of the one before it must see the key as well.
+        // A reader that loads this word instead of the one before it must see the key as well.
         word.store(after, Ordering::Release);
         after != before
     }
@@ -279,8 +279,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         self.units.load(Ordering::Relaxed) as usize
     }
 
-    /// Stores the key's text, then its place with the marks, then gives the id, then stores its index entry: a reader
-    /// that meets the object sees it whole.
+    /// Stores the key's text, then its place with the marks. Then it gives the id, and stores its index entry last. So
+    /// a reader that meets the object sees it whole.
     fn name_slot(
         &self,
         id: u32,

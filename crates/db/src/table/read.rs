@@ -36,8 +36,8 @@ pub struct SlotRead {
 }
 
 impl SlotRead {
-    /// Returns whether the value is fresh at this age. The time since the arrival is no age of a value that was kept
-    /// before: only a time of the sensor can make such a value fresh.
+    /// Returns whether the value is fresh at this age. The time since the arrival is no age of a retained value. Only a
+    /// time of the sensor can make such a value fresh.
     #[must_use]
     pub fn is_fresh(&self, age_ns: i64) -> bool {
         !(self.retained && self.node_time) && is_fresh(age_ns, self.avi_ms)
@@ -271,8 +271,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         }
     }
 
-    /// As [`read`](Self::read), for readers of a table that another process writes, which may have died in the middle:
-    /// the reader waits for a writer that stays inside at most `naps_max` naps of 20 µs and more.
+    /// As [`read`](Self::read), for readers of a table that another process writes. That process may have died in the
+    /// middle. So the reader waits for a writer that stays inside at most `naps_max` naps of 20 µs and more.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), and [`Error::Stalled`].
@@ -286,7 +286,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         within(naps_max, || self.read_once(slot, value)).and_then(|read| read)
     }
 
-    /// Lets `look` see the value in place, again and again until it has seen one value from beginning to end; returns
+    /// Lets `look` see the value in place, and repeats that until it has seen one value from beginning to end. Returns
     /// the result of that call. Waits as [`read_within`](Self::read_within) does.
     ///
     /// # Errors

@@ -619,7 +619,7 @@ fn a_place_that_does_not_lie_in_the_pool_is_no_key() {
     assert_eq!(table.lookup("a"), Some(id));
 }
 
-/// Says at its end, also that of a panic, that the work is done: who waits for it must not wait forever.
+/// Sets the flag when it is dropped, also by a panic: a thread that waits for the flag must not wait forever.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {

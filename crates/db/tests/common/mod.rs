@@ -129,8 +129,8 @@ impl Oracle {
             .collect()
     }
 
-    /// Checks that every acknowledged reading is in the log, exactly and in order; that nothing is there that was not
-    /// put; and that the table holds each object's newest logged reading or a newer one.
+    /// Checks that every acknowledged reading is in the log, exactly and in order, and that each logged reading was
+    /// put. Checks also that the table holds each object's newest logged reading or a newer one.
     pub fn check<S: SegmentStore>(&self, store: S, clock: &SimClock, options: DbOptions) -> S {
         let mut store = store;
         let (logged, report) = scan(&mut store);

@@ -39,14 +39,14 @@ pub fn node_gives_time(n: usize) -> bool {
     n % 7 == 3
 }
 
-/// Readings that were kept for an unknown time before they arrived, since format 2: some with a time of the sensor,
-/// some without, and the last one of each object.
+/// Readings that were kept for an unknown time before they arrived, since format 2. Some have a time of the sensor, and
+/// some have none. The last reading of each object is one of them.
 pub fn is_retained(n: usize) -> bool {
     n % 5 == 2 || n >= 87
 }
 
-/// One reading of the run as a format holds it: object, time, value. Since format 3 the times of the node's clock are
-/// in µs, and of the times of sensors some are in µs and some in ns.
+/// The readings of the run as a format holds them: object, time, value. Since format 3 the times of the node's clock
+/// are in µs. Since then some times of sensors are in µs and some in ns.
 pub fn readings(format: u32) -> impl Iterator<Item = (usize, Time, Vec<u8>)> {
     (0..90usize).map(move |n| {
         // Mostly close in time; every eleventh reading has a clock of its own and is written in the wide form.

@@ -175,6 +175,8 @@ pub struct UpstreamOptions {
     pub name: String,
     /// The target.
     pub target: Target,
+    /// Encrypts the connection; without it, the connection is plain.
+    pub tls: Option<tls::Client>,
     /// The format of a reading.
     pub format: Format,
     /// The unit of its time.
@@ -221,6 +223,7 @@ impl UpstreamOptions {
         Self {
             name: name.into(),
             target,
+            tls: None,
             format,
             time_unit: TimeUnit::default(),
             measurement: "keel".to_owned(),

@@ -162,10 +162,10 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
         host: HeaderValue::from_str(host).map_err(invalid)?,
         authorization: authorization.as_ref().map(header_of).transpose()?,
     };
-    let wire = wire::connect(address).await?;
+    let wire = wire::connect(address, options.tls.as_ref()).await?;
     let (sender, driver) = shake_hands(wire)
         .await
-        .map_err(|error| format!("{address}: {error}"))?;
+        .map_err(|error| format!("{address}: {}", wire::why(&error)))?;
     Ok(Connection {
         sender,
         head,
@@ -357,7 +357,7 @@ async fn prepare<D: BlockDevice + 'static>(
 async fn exchange(
     answer: impl Future<Output = Result<Response<Incoming>, hyper::Error>>,
 ) -> Result<Verdict, String> {
-    let response = answer.await.map_err(|error| error.to_string())?;
+    let response = answer.await.map_err(|error| wire::why(&error))?;
     let (head, mut body) = response.into_parts();
     let mut content = Vec::new();
     loop {
@@ -374,7 +374,7 @@ async fn exchange(
             None => break,
             // The status alone makes a refusal, however its text ends. A success must end properly.
             Some(Err(_)) if !head.status.is_success() => break,
-            Some(Err(error)) => return Err(error.to_string()),
+            Some(Err(error)) => return Err(wire::why(&error)),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     content.extend_from_slice(&data);

@@ -1,5 +1,4 @@
-//! A connection to an upstream, and how it is opened. The protocols are in other files; encryption will be added here,
-//! as another kind of [`Wire`].
+//! A connection to an upstream, plain or with TLS, and how it is opened. The protocols are in other files.
 
 use std::future::poll_fn;
 use std::io;
@@ -33,7 +32,8 @@ pub(crate) enum Event {
     Written(usize),
 }
 
-/// Reads into `space` or writes from `out`, whichever is possible first. Dropping the future loses nothing.
+/// Reads into `space` or writes from `out`, whichever is possible first. Bytes that TLS holds back behind a full socket
+/// go out before more are taken. Dropping the future loses nothing.
 pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) -> io::Result<Event> {
     poll_fn(|context| {
         let mut buffer = ReadBuf::new(space);
@@ -43,8 +43,10 @@ pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) ->
             }
             Poll::Pending => {}
         }
-        if out.is_empty() {
-            return Poll::Pending;
+        match Pin::new(&mut *wire).poll_flush(context) {
+            Poll::Ready(Ok(())) if !out.is_empty() => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
         }
         match Pin::new(&mut *wire).poll_write(context, out) {
             Poll::Ready(written) => Poll::Ready(written.map(Event::Written)),
@@ -54,8 +56,16 @@ pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) ->
     .await
 }
 
-/// Connects to `host:port`. The caller sets the timeout.
-pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
+/// Returns why a connection has failed.
+pub(crate) fn why(error: &(dyn std::error::Error + 'static)) -> String {
+    tls::reason(error).unwrap_or_else(|| error.to_string())
+}
+
+/// Connects to `host:port`, encrypted if there is a client for that. The caller sets the timeout.
+pub(crate) async fn connect(
+    address: &str,
+    tls: Option<&tls::Client>,
+) -> Result<Box<dyn Wire>, String> {
     let addresses = resolve(address)
         .await
         .map_err(|error| format!("{address}: cannot look up the address: {error}"))?;
@@ -66,7 +76,13 @@ pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
     stream
         .set_nodelay(true)
         .map_err(|error| format!("{address}: cannot set up the socket: {error}"))?;
-    Ok(Box::new(stream))
+    match tls {
+        None => Ok(Box::new(stream)),
+        Some(client) => match client.connect(stream, address).await {
+            Ok(secure) => Ok(Box::new(secure)),
+            Err(error) => Err(error.to_string()),
+        },
+    }
 }
 
 /// Connects to the address that answers first. The attempts start one after the other. So a host with an unreachable
@@ -137,5 +153,25 @@ mod tests {
         let stream = found.expect("no end of it").unwrap();
         assert_eq!(stream.peer_addr().unwrap(), answers);
         assert!(first_of(Vec::new()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn bytes_behind_a_full_socket_go_out_although_no_others_are_written() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, duplex};
+        let (ours, mut theirs) = duplex(16);
+        // As TLS does, this takes more than the socket behind it has room for.
+        let mut wire: Box<dyn Wire> = Box::new(BufWriter::with_capacity(64, ours));
+        let mut space = [0; 8];
+        let event = either(&mut *wire, &mut space, &[7; 40]).await.unwrap();
+        assert!(matches!(event, Event::Written(40)));
+        let mut got = [0; 40];
+        let peer = async {
+            theirs.read_exact(&mut got).await.unwrap();
+            theirs.write_all(b"ack").await.unwrap();
+        };
+        let both = async { tokio::join!(either(&mut *wire, &mut space, &[]), peer) };
+        let (event, ()) = timeout(Duration::from_secs(60), both).await.unwrap();
+        assert!(matches!(event, Ok(Event::Read(3))));
+        assert_eq!(got, [7; 40]);
     }
 }

@@ -81,8 +81,10 @@ impl Tokens {
     /// and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// A line that is neither, a token that is too short, two lines with the same name or the same token, no
-    /// token at all.
+    /// - A line is neither, or has other rights.
+    /// - A token has fewer than 16 or more than 256 letters, or a letter beyond ASCII.
+    /// - Two lines have the same name or the same token.
+    /// - There is no token.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let mut tokens: Vec<Token> = Vec::new();
         for (at, line) in text.lines().enumerate() {

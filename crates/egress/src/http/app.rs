@@ -27,4 +27,6 @@ pub(crate) struct App {
     pub(crate) pace: Pace,
     /// The pace of clients that may write. It is their own, so that clients without a token cannot use it up.
     pub(crate) write_pace: Pace,
+    /// The pace of handshakes: each costs the network thread a signature.
+    pub(crate) handshake_pace: Pace,
 }

@@ -1,6 +1,7 @@
 //! What the HTTP side counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +10,21 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Refusal {
     /// All allowed connections are in use, and none of them is idle.
     Connections,
+    /// A handshake of TLS that failed.
+    Handshake,
+    /// One that took too long.
+    HandshakeSlow,
+    /// One that gave up its place to later ones.
+    HandshakeEvicted,
+    /// The certificate of a client is missing or is not accepted.
+    Certificate,
+    /// Plain HTTP where TLS is expected.
+    NotEncrypted,
     /// No token, or an invalid one.
     Token,
     /// A host name that a browser may have been tricked into using.
     Host,
-    /// More requests per second than allowed.
+    /// More requests or handshakes per second than allowed.
     Rate,
     /// More streams than allowed.
     Streams,
@@ -42,8 +53,13 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 21] = [
         Self::Connections,
+        Self::Handshake,
+        Self::HandshakeSlow,
+        Self::HandshakeEvicted,
+        Self::Certificate,
+        Self::NotEncrypted,
         Self::Token,
         Self::Host,
         Self::Rate,
@@ -64,6 +80,11 @@ impl Refusal {
     fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
+            Self::Handshake => "handshake",
+            Self::HandshakeSlow => "handshake_slow",
+            Self::HandshakeEvicted => "handshake_evicted",
+            Self::Certificate => "certificate",
+            Self::NotEncrypted => "not_encrypted",
             Self::Token => "token",
             Self::Host => "host",
             Self::Rate => "rate",
@@ -110,6 +131,8 @@ pub struct Counters {
     pub(crate) write_shed: AtomicU64,
     pub(crate) writes_turned_away: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
+    /// Knows whether changed certificates cannot be used.
+    pub(crate) tls: OnceLock<Arc<tls::Server>>,
 }
 
 impl Counters {
@@ -125,6 +148,8 @@ impl Counters {
         let refused = Refusal::ALL.iter().zip(&self.refused);
         HttpFigures {
             listen: String::new(),
+            tls: self.tls.get().is_some(),
+            certificate_error: self.tls.get().and_then(|server| server.problem()),
             page: super::page::has_page(),
             connections: read(&self.connections),
             connections_total: read(&self.connections_total),
@@ -172,6 +197,11 @@ pub(crate) fn read(count: &AtomicU64) -> u64 {
 pub struct HttpFigures {
     /// Address and port.
     pub listen: String,
+    /// Whether connections are encrypted.
+    pub tls: bool,
+    /// Why changed files of certificates are not used, while those before them are, or why no client accepts the
+    /// certificate.
+    pub certificate_error: Option<String>,
     /// Whether this build has the live page.
     pub page: bool,
     /// Current connections, and all connections since the start.

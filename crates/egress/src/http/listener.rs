@@ -5,6 +5,11 @@
 //! gets an error and is closed. The head of a request has a timeout, an idle connection is closed, and so is a
 //! connection that does not read its answers. A connection is idle if it has no answer to wait for and none to take. An
 //! answer that a slow client is taking ends only with a write that makes no progress.
+//!
+//! **With TLS** a client takes a place only after its handshake. Handshakes have places and a timeout of their own, in
+//! the crate `tls`. So clients that open connections and say nothing take no place from those that are served. The
+//! wrapper that sees bytes and stalled writes is under the encryption. So a client that sends a record byte by byte
+//! counts as one that sends a head.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -26,7 +31,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
+use tls::{Refusal as TlsRefusal, Server, ServerStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch as latest};
 use tokio::task::JoinSet;
@@ -48,6 +54,10 @@ use super::write_queue::Writer;
 
 /// Length of the accept queue.
 const BACKLOG: u32 = 128;
+
+/// Handshakes of TLS that begin in a second. They run on the thread that serves everything else, and a signature with
+/// an RSA key takes a board some milliseconds.
+const HANDSHAKES_PER_SECOND_MAX: u32 = 32;
 /// Pause after a failed accept, for example for lack of descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Interval of the check for connections that are idle for too long.
@@ -57,9 +67,18 @@ const TOLD_MAX: usize = 16;
 /// Timeout of one of these answers.
 const TOLD_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The answer to a surplus client.
+/// The answer to a surplus client: status with a header, and body.
+const TOO_MANY: &str = "503 Service Unavailable\r\nretry-after: 1";
+/// See [`TOO_MANY`].
 const NO_PLACE: &str = "{\"code\":\"busy\",\"thing\":\"connections\",\"wrong\":\"all places are taken\",\
     \"remedy\":\"try again, or raise http.connections_max\"}";
+
+/// The first byte of a connection with TLS.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// The answer to a client that speaks plain HTTP where TLS is expected.
+const NO_TLS: &str = "{\"code\":\"invalid\",\"thing\":\"connection\",\"wrong\":\"is not encrypted\",\
+    \"remedy\":\"use an address with https://\"}";
 
 /// A bound listener.
 #[derive(Debug)]
@@ -113,6 +132,10 @@ impl Bound {
     ) -> io::Result<(Running, impl Future<Output = ()>)> {
         let Self { listener, options } = self;
         let counters = Arc::new(Counters::default());
+        if let Some(server) = &options.tls {
+            // The cell is new.
+            let _ = counters.tls.set(Arc::clone(server));
+        }
         let running = Running {
             address: listener.local_addr()?,
             counters: Arc::clone(&counters),
@@ -125,6 +148,12 @@ impl Bound {
         let app = Arc::new(App {
             pace: Pace::new(options.requests_per_second_max, Instant::now()),
             write_pace: Pace::new(options.requests_per_second_max, Instant::now()),
+            handshake_pace: Pace::new(
+                options
+                    .requests_per_second_max
+                    .min(HANDSHAKES_PER_SECOND_MAX),
+                Instant::now(),
+            ),
             source: Arc::clone(&source),
             counters,
             asker: asker.clone(),
@@ -159,11 +188,24 @@ struct Connection {
 
 type Connections = Rc<RefCell<Vec<Rc<Connection>>>>;
 
+/// What every client passes.
+#[derive(Clone)]
+struct Door {
+    app: Arc<App>,
+    router: Router,
+    connections: Connections,
+    /// Surplus clients that get an error answer at present.
+    told: Rc<Cell<usize>>,
+}
+
 async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receiver<bool>) {
-    let router = routes::router(Arc::clone(app));
-    let connections: Connections = Rc::default();
+    let door = Door {
+        app: Arc::clone(app),
+        router: routes::router(Arc::clone(app)),
+        connections: Rc::default(),
+        told: Rc::default(),
+    };
     let mut tasks = JoinSet::new();
-    let told = Rc::new(Cell::new(0));
     let mut looks = tokio::time::interval(LOOK_PERIOD);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -171,7 +213,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
             accepted = listener.accept() => accepted,
             Some(_) = tasks.join_next() => continue,
             _ = looks.tick() => {
-                end_silent(app, &connections);
+                end_silent(app, &door.connections);
                 continue;
             }
             _ = stop.wait_for(|stop| *stop) => break,
@@ -187,46 +229,143 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
             }
         };
         add(&app.counters.connections_total, 1);
-        if !make_room(app, &connections) {
-            app.counters.refuse(Refusal::Connections);
-            if app.options.write.is_some() {
-                add(&app.counters.writes_turned_away, 1);
-            }
-            if told.get() < TOLD_MAX {
-                let told = Rc::clone(&told);
+        let door = door.clone();
+        match &app.options.tls {
+            None => {
+                let place = door.place();
                 tasks.spawn_local(async move {
-                    told.set(told.get() + 1);
-                    tokio::time::timeout(TOLD_PATIENCE, tell(stream)).await.ok();
-                    told.set(told.get() - 1);
+                    let (stream, traffic) = patient(stream, &door.app);
+                    door.admit(place, stream, traffic, peer).await;
                 });
             }
-            continue;
+            Some(server) => {
+                let (server, mut stop) = (Arc::clone(server), stop.clone());
+                tasks.spawn_local(async move {
+                    // The stop comes first: a place that is taken after it would never be given back.
+                    let shaken = tokio::select! {
+                        biased;
+                        _ = stop.wait_for(|stop| *stop) => return,
+                        shaken = shake_hands(&server, stream, &door.app) => shaken,
+                    };
+                    match shaken {
+                        Ok((stream, traffic)) => {
+                            let place = door.place();
+                            door.admit(place, stream, traffic, peer).await;
+                        }
+                        Err(refusal) => door.app.counters.refuse(refusal),
+                    }
+                });
+            }
         }
-        let connection = Rc::new(Connection {
-            idle_since: Cell::new(Some(Instant::now())),
-            leave: Notify::new(),
-            is_stopping: Cell::new(false),
-        });
-        connections.borrow_mut().push(Rc::clone(&connection));
-        add(&app.counters.connections, 1);
-        let (app, router) = (Arc::clone(app), router.clone());
-        let connections = Rc::clone(&connections);
-        tasks.spawn_local(async move {
-            serve(&app, &router, stream, peer, &connection).await;
-            let is_it = |other: &Rc<Connection>| Rc::ptr_eq(other, &connection);
-            connections.borrow_mut().retain(|other| !is_it(other));
-            less(&app.counters.connections);
-        });
     }
     drop(listener);
     // Streams end by themselves; an idle connection has nothing to wait for.
-    for connection in connections.borrow().iter() {
+    for connection in door.connections.borrow().iter() {
         connection.is_stopping.set(true);
         if connection.idle_since.get().is_some() {
             connection.leave.notify_one();
         }
     }
     while tasks.join_next().await.is_some() {}
+}
+
+impl Door {
+    /// Takes a place for a connection; `None` if all are taken by clients that are served.
+    fn place(&self) -> Option<Rc<Connection>> {
+        let app = &self.app;
+        if !make_room(app, &self.connections) {
+            app.counters.refuse(Refusal::Connections);
+            if app.options.write.is_some() {
+                add(&app.counters.writes_turned_away, 1);
+            }
+            return None;
+        }
+        let connection = Rc::new(Connection {
+            idle_since: Cell::new(Some(Instant::now())),
+            leave: Notify::new(),
+            is_stopping: Cell::new(false),
+        });
+        self.connections.borrow_mut().push(Rc::clone(&connection));
+        add(&app.counters.connections, 1);
+        Some(connection)
+    }
+
+    /// Serves a client that has a place, and tells others that there is none.
+    async fn admit<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        place: Option<Rc<Connection>>,
+        stream: S,
+        traffic: Rc<Traffic>,
+        peer: SocketAddr,
+    ) {
+        let app = &self.app;
+        let Some(connection) = place else {
+            if self.told.get() < TOLD_MAX {
+                self.told.set(self.told.get() + 1);
+                let tells = tell(stream, TOO_MANY, NO_PLACE);
+                tokio::time::timeout(TOLD_PATIENCE, tells).await.ok();
+                self.told.set(self.told.get() - 1);
+            }
+            return;
+        };
+        serve(app, &self.router, stream, &traffic, peer, &connection).await;
+        let is_it = |other: &Rc<Connection>| Rc::ptr_eq(other, &connection);
+        self.connections.borrow_mut().retain(|other| !is_it(other));
+        less(&app.counters.connections);
+    }
+}
+
+/// Returns a socket with what watches its bytes.
+fn patient(stream: TcpStream, app: &App) -> (Patient<TcpStream>, Rc<Traffic>) {
+    stream.set_nodelay(true).ok();
+    base::socket::keep_alive(&stream);
+    let patience = Duration::from_secs(STALLED_SECONDS_MAX);
+    let traffic = Rc::new(Traffic::default());
+    let counters = Arc::clone(&app.counters);
+    let patient = Patient::new(stream, patience, counters, Rc::clone(&traffic));
+    (patient, traffic)
+}
+
+/// Encrypts a connection. A client that speaks plain HTTP is told so.
+async fn shake_hands(
+    server: &Server,
+    stream: TcpStream,
+    app: &App,
+) -> Result<(ServerStream<Patient<TcpStream>>, Rc<Traffic>), Refusal> {
+    let mut seen = None;
+    let opens = async {
+        // Of a client that has left, nothing is seen.
+        let mut first = [TLS_HANDSHAKE];
+        let peeked = stream.peek(&mut first).await;
+        if peeked.is_ok() && first[0] != TLS_HANDSHAKE {
+            // A socket that is closed with unread bytes resets its connection, which may cost the answer.
+            let _ = stream.try_read(&mut [0; 4096]);
+            let tells = tell(stream, "421 Misdirected Request", NO_TLS);
+            tokio::time::timeout(TOLD_PATIENCE, tells).await.ok();
+            return Err(TlsRefusal::Plain);
+        }
+        // A silent client has no share of it.
+        if !app.handshake_pace.admit(Instant::now()) {
+            return Err(TlsRefusal::Busy);
+        }
+        let (stream, traffic) = patient(stream, app);
+        seen = Some(traffic);
+        Ok(stream)
+    };
+    let shaken = server.accept(opens).await;
+    match (shaken, seen) {
+        (Ok(stream), Some(traffic)) => {
+            // That was the handshake.
+            traffic.heard.set(false);
+            Ok((stream, traffic))
+        }
+        (Err(TlsRefusal::Slow), _) => Err(Refusal::HandshakeSlow),
+        (Err(TlsRefusal::Evicted), _) => Err(Refusal::HandshakeEvicted),
+        (Err(TlsRefusal::Certificate), _) => Err(Refusal::Certificate),
+        (Err(TlsRefusal::Plain), _) => Err(Refusal::NotEncrypted),
+        (Err(TlsRefusal::Busy), _) => Err(Refusal::Rate),
+        (Err(TlsRefusal::Failed) | Ok(_), _) => Err(Refusal::Handshake),
+    }
 }
 
 /// Makes room for one more connection. Returns whether there is room.
@@ -260,35 +399,26 @@ fn end_silent(app: &App, connections: &Connections) {
     });
 }
 
-async fn tell(mut stream: TcpStream) {
+async fn tell<S: AsyncWrite + Unpin>(mut stream: S, status: &str, body: &str) {
     let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{NO_PLACE}",
-        NO_PLACE.len()
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
     );
     if stream.write_all(answer.as_bytes()).await.is_ok() {
         stream.shutdown().await.ok();
     }
 }
 
-async fn serve(
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     app: &Arc<App>,
     router: &Router,
-    stream: TcpStream,
+    stream: S,
+    traffic: &Rc<Traffic>,
     peer: SocketAddr,
     connection: &Rc<Connection>,
 ) {
-    stream.set_nodelay(true).ok();
-    base::socket::keep_alive(&stream);
-    let patience = Duration::from_secs(STALLED_SECONDS_MAX);
-    let traffic = Rc::new(Traffic::default());
-    let counters = Arc::clone(&app.counters);
-    let io = TokioIo::new(Patient::new(
-        stream,
-        patience,
-        counters,
-        Rc::clone(&traffic),
-    ));
+    let io = TokioIo::new(stream);
     // Answers in progress. Separate from the connection, because answer bodies on other threads may not access that.
     let busy = Arc::new(AtomicU32::new(0));
     let service = service_fn(|mut request: Request<Incoming>| {

@@ -484,3 +484,6 @@ async fn a_query_without_a_place_for_history_is_told_when_to_come_back() {
     };
     LocalSet::new().run_until(test).await;
 }
+
+#[path = "listener_tls_tests.rs"]
+mod secure;

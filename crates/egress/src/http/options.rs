@@ -1,6 +1,7 @@
 //! Options of the HTTP side, and its fixed limits.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::access::Tokens;
 
@@ -47,6 +48,8 @@ pub struct WriteLimits {
 pub struct HttpOptions {
     /// Address and port.
     pub listen: SocketAddr,
+    /// Encrypts connections; without it, they are plain.
+    pub tls: Option<Arc<tls::Server>>,
     /// Tokens of permitted clients; none: every client that reaches the address.
     pub tokens: Tokens,
     /// Whether clients without a token may read at an address that is not local to this machine; they never write
@@ -92,6 +95,7 @@ impl HttpOptions {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            tls: None,
             tokens: Tokens::default(),
             anonymous: false,
             hosts: Vec::new(),

@@ -86,6 +86,7 @@ fn app() -> Arc<App> {
         writer,
         pace: Pace::new(1_000, Instant::now()),
         write_pace: Pace::new(1_000, Instant::now()),
+        handshake_pace: Pace::new(1_000, Instant::now()),
     })
 }
 

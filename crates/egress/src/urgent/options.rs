@@ -29,6 +29,8 @@ pub struct BrokerOptions {
     pub name: String,
     /// `host:port`
     pub address: String,
+    /// Encrypts the connection; without it, the connection is plain.
+    pub tls: Option<tls::Client>,
     /// Which protocol to speak.
     pub version: MqttVersion,
     /// Client id: no other client of the broker may have it.
@@ -67,6 +69,7 @@ impl BrokerOptions {
         Self {
             name: name.into(),
             address: address.into(),
+            tls: None,
             version: MqttVersion::default(),
             client_id: client_id.into(),
             login: None,

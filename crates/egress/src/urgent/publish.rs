@@ -99,6 +99,7 @@ impl Publisher {
         };
         let connecting = connect_to(Session {
             address: &options.address,
+            tls: options.tls.as_ref(),
             version: options.version,
             client_id: &options.client_id,
             login: login.as_ref(),
@@ -183,7 +184,7 @@ impl Publisher {
             };
             match event {
                 None => {}
-                Some(Err(error)) => return Leave::Lost(error.to_string()),
+                Some(Err(error)) => return Leave::Lost(wire::why(&error)),
                 Some(Ok(Event::Read(0))) => {
                     return Leave::Lost("the broker has closed the connection".into());
                 }

@@ -91,7 +91,7 @@ impl Shown {
 ///
 /// KEELFLASH_OK means that the store is intact. KEELFLASH_CORRUPT means that it is damaged: everything has been read,
 /// `visit` has been called for the problems, and the report is written. The call takes as long as reading the whole
-/// store, and needs two bytes of memory for each block of it, and more for a long file.
+/// store. It needs two bytes of memory for each block of the store, and more for a long file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_check(
     store: *mut keelflash_store,
@@ -146,9 +146,9 @@ pub unsafe extern "C" fn keelflash_check(
 /// as for keelflash_check.
 ///
 /// KEELFLASH_OK means that the store is intact and that nothing is lost. KEELFLASH_CORRUPT means one of two things.
-/// Either something is lost or still wrong: all that could be repaired is repaired, `visit` has been called for the
-/// problems, and the report is written. Or all copies of the superblock are damaged: the repair could not start, and
-/// the report is unchanged.
+/// Either something is lost or still wrong. All that could be repaired is then repaired, `visit` has been called for
+/// the problems, and the report is written. Or all copies of the superblock are damaged. The repair could then not
+/// start, and the report is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_repair(
     path: *const c_char,

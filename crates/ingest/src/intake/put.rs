@@ -21,9 +21,10 @@ pub enum PutType {
 /// digit of a large number in JSON.
 ///
 /// # Errors
-/// [`Reason::PayloadInvalid`] for what is no single value, or none of this type; [`Reason::NumberInexact`] for a whole
-/// number that this type, or any, does not hold; [`Reason::NotFinite`]; [`Reason::ValueTooLong`] if `bytes` is too
-/// short.
+/// - [`Reason::PayloadInvalid`]: it is no single value, or none of this type.
+/// - [`Reason::NumberInexact`]: it is a whole number that this integer type does not hold, or without a type no type.
+/// - [`Reason::NotFinite`]: a double does not hold the number.
+/// - [`Reason::ValueTooLong`]: `bytes` is too short.
 pub fn encode_put(
     json: &RawValue,
     wanted: Option<PutType>,

@@ -163,9 +163,9 @@ impl Sources {
     }
 }
 
-/// Returns for lines, and for each subscription, the text of the template, and the same with the names that the rule
-/// gives to values of documents. With other names, keys come from other values. A rule that gives no names has the text
-/// of its template, so that names of others change nothing for its keys.
+/// Returns two texts for lines and for each subscription. The first is that of the template. The second has the names
+/// that the rule gives to values of documents, too. With other names, keys come from other values. A rule that gives no
+/// names has the text of its template, so that names of others change nothing for its keys.
 fn texts(options: &IntakeOptions) -> Vec<(String, String)> {
     let of_rules = options.subscriptions.iter();
     let of_rules = of_rules.map(|rule| (rule.key.text(), names(&rule.payload)));

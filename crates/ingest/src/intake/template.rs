@@ -16,16 +16,17 @@ const _: () = assert!(IDENTITY_BYTES_MAX <= db::SERIES_BYTES_MAX);
 pub enum TemplateKind {
     /// A topic: `{topic}` and its levels `{1}` to `{9}`.
     Topic,
-    /// A field of a line: `{measurement}`, `{pairs}` (`NAME=VALUE` of each tag, in the order of the names, separated
-    /// by `/`), `{values}` (only the values, likewise), `{tags}` (one of both, see [`TagsForm`]), `{tag:NAME}` and
-    /// `{field}`.
+    /// A field of a line: `{measurement}`, `{pairs}`, `{values}`, `{tags}`, `{tag:NAME}` and `{field}`. `{pairs}` is
+    /// `NAME=VALUE` of each tag, in the order of the names, separated by `/`. `{values}` is the same with the values
+    /// alone. `{tags}` is one of both, see [`TagsForm`].
     Line,
     /// A field of a line in a message: all of these.
     TopicAndLine,
     /// One of several values of a JSON document: a topic and `{path}`, the value's path as levels.
     TopicAndPath,
-    /// A metric of Sparkplug: `{group}`, `{edge}`, `{device}` (empty for metrics of an edge node), `{place}` (`node`,
-    /// `device/DEVICE`, or `state` for the state of either) and `{metric}`, the metric's name as levels.
+    /// A metric of Sparkplug: `{group}`, `{edge}`, `{device}`, `{place}` and `{metric}`. `{device}` is empty for
+    /// metrics of an edge node. `{place}` is `node`, `device/DEVICE`, or `state` for the state of either. `{metric}` is
+    /// the metric's name as levels.
     Sparkplug,
 }
 

@@ -25,7 +25,7 @@ struct Seat {
     /// The moment since which the connection has been idle.
     idle_since: Cell<Option<u64>>,
     has_sent: Cell<bool>,
-    /// Whether its silence is so long that its place may be taken even though it has sent something.
+    /// Whether it has been silent for `make_room_seconds_min`. Its place may then be taken although it has sent bytes.
     is_silent: Cell<bool>,
     is_leaving: Cell<bool>,
     has_to_go: Notify,

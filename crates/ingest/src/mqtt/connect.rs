@@ -1,19 +1,20 @@
 //! Opens a connection, up to the broker's CONNACK.
 
-use super::codec;
+use super::codec::{self, Welcome};
+use super::link::{Link, Secure};
 use super::options::MqttOptions;
 use super::packet::{Kind, Malformed, Reader, Step};
 use super::resolve::Resolver;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A connection that the broker has accepted.
 pub(super) struct Connection {
-    pub stream: TcpStream,
+    pub link: Link,
     /// Holds the bytes that arrived after CONNACK.
     pub reader: Reader,
     pub session_present: bool,
@@ -58,9 +59,7 @@ pub(super) async fn connect(
     options: &MqttOptions,
     resolver: &mut Resolver,
 ) -> Result<Connection, Refusal> {
-    let failed = |what: &str, error: &std::io::Error| {
-        Refusal::Failed(format!("{}: {what}: {error}", options.address))
-    };
+    let failed = |what: &str, error: &io::Error| refused(options, what, error);
     let addresses = resolver
         .resolve(&options.address)
         .await
@@ -74,11 +73,46 @@ pub(super) async fn connect(
         .map_err(|error| failed("cannot set up the socket", &error))?;
     // Pings find a dead link, too, but the broker may turn them off.
     base::socket::keep_alive(&stream);
+    let (link, reader, welcome) = match &options.tls {
+        None => {
+            let (reader, welcome) = greet(&mut stream, options).await?;
+            (Link::Watched(stream), reader, welcome)
+        }
+        Some(client) => {
+            let mut secure = client
+                .connect(stream, &options.address)
+                .await
+                .map_err(|error| Refusal::Failed(error.to_string()))?;
+            let (reader, welcome) = greet(&mut secure, options).await?;
+            (Link::Secure(Secure::new(Box::new(secure))), reader, welcome)
+        }
+    };
+    Ok(Connection {
+        link,
+        reader,
+        session_present: welcome.session_present,
+        names_subscriptions: welcome.names_subscriptions,
+        keep_alive_seconds: welcome.keep_alive_seconds,
+    })
+}
+
+fn refused(options: &MqttOptions, what: &str, error: &io::Error) -> Refusal {
+    let why = tls::reason(error).unwrap_or_else(|| error.to_string());
+    Refusal::Failed(format!("{}: {what}: {why}", options.address))
+}
+
+/// Sends CONNECT and waits for CONNACK. The reader holds what has come behind it.
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    options: &MqttOptions,
+) -> Result<(Reader, Welcome), Refusal> {
     let greeting = codec::connect(options).map_err(|text| Refusal::Failed(text.into()))?;
-    stream
-        .write_all(&greeting)
-        .await
-        .map_err(|error| failed("cannot send CONNECT", &error))?;
+    let sent = async {
+        stream.write_all(&greeting).await?;
+        stream.flush().await
+    };
+    sent.await
+        .map_err(|error| refused(options, "cannot send CONNECT", &error))?;
     let mut reader = Reader::new();
     loop {
         match reader.peek(options.version, options.packet_bytes_max)? {
@@ -90,20 +124,14 @@ pub(super) async fn connect(
                     Refusal::Failed(format!("{address}: the broker refuses: {reason}"))
                 })?;
                 reader.advance(bytes);
-                return Ok(Connection {
-                    stream,
-                    reader,
-                    session_present: welcome.session_present,
-                    names_subscriptions: welcome.names_subscriptions,
-                    keep_alive_seconds: welcome.keep_alive_seconds,
-                });
+                return Ok((reader, welcome));
             }
             _ => return Err(Malformed("something else than CONNACK").into()),
         }
         let count = stream
             .read(reader.space())
             .await
-            .map_err(|error| failed("no answer to CONNECT", &error))?;
+            .map_err(|error| refused(options, "no answer to CONNECT", &error))?;
         if count == 0 {
             let address = &options.address;
             return Err(Refusal::Failed(format!(
@@ -173,7 +201,10 @@ mod tests {
         for others in [vec![silent], vec![nobody], vec![nobody, silent]] {
             let found = others.iter().copied().chain([answers]).collect();
             let connection = connects(&options, found).await;
-            let peer = connection.map(|connection| connection.stream.peer_addr().unwrap());
+            let peer = connection.map(|connection| match connection.link {
+                Link::Watched(stream) => stream.peer_addr().unwrap(),
+                _ => panic!("not a plain socket"),
+            });
             assert_eq!(peer, Some(answers), "behind {others:?}");
         }
         assert!(connects(&options, vec![nobody]).await.is_none());

@@ -33,9 +33,9 @@ use crate::intake::{Destination, Intake, Outcome, Outgoing, Reason};
 /// The receiver of the messages.
 pub trait Consumer {
     /// Takes a message, or returns why not. After [`Outcome::Wait`] the rest of the same payload is offered again. Once
-    /// any of its readings has been taken, the answer to a rest must be [`Outcome::Accepted`] with a number that covers
-    /// them, even if the rest is bad. [`Outcome::Refused`] is acknowledged without waiting for durability.
-    /// `is_retained`: the broker has kept it since before the subscription. Must not block.
+    /// a reading of the payload is taken, the answer to a rest must be [`Outcome::Accepted`], even if the rest is bad.
+    /// The number in it must cover the readings taken before. [`Outcome::Refused`] is acknowledged without waiting for
+    /// durability. `is_retained`: the broker has kept it since before the subscription. Must not block.
     fn message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome;
 
     /// Counts an item that never became a message.

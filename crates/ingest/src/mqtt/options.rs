@@ -50,6 +50,8 @@ pub struct MqttOptions {
     pub address: String,
     /// The protocol version to use.
     pub version: Version,
+    /// Encrypts the connection; without it, the connection is plain.
+    pub tls: Option<tls::Client>,
     /// The name of the session at the broker; no two nodes may have the same.
     pub client_id: String,
     /// Sent with CONNECT if set.
@@ -67,7 +69,8 @@ pub struct MqttOptions {
     /// Largest number of unacknowledged messages. MQTT 5 tells the broker; at the limit the node stops reading. At
     /// least 1.
     pub inflight_max: u16,
-    /// Timeout from the first packet to the broker's CONNACK, and for the answer to a SUBSCRIBE.
+    /// Timeout from the look-up of the address to the broker's CONNACK, with the handshake of TLS. Also for the answer
+    /// to a SUBSCRIBE.
     pub connect_ms_max: u64,
     /// Wait after the first failed connection; doubled after each further one.
     pub reconnect_ms_min: u64,
@@ -78,13 +81,14 @@ pub struct MqttOptions {
 }
 
 impl MqttOptions {
-    /// Returns the defaults: MQTT 5, 30 s keep-alive, a session that never expires, messages up to 256 KiB, 65,535 in
-    /// flight, reconnection after 0.5 to 30 s, no subscription.
+    /// Returns the defaults: MQTT 5, 30 s keep-alive, a session that never expires, and no subscription. Messages have
+    /// up to 256 KiB, 65,535 may be in flight, and reconnection follows after 0.5 to 30 s.
     #[must_use]
     pub fn new(address: impl Into<String>, client_id: impl Into<String>) -> Self {
         Self {
             address: address.into(),
             version: Version::V5,
+            tls: None,
             client_id: client_id.into(),
             username: None,
             password: None,
@@ -209,6 +213,7 @@ impl fmt::Debug for MqttOptions {
             .debug_struct("MqttOptions")
             .field("address", &self.address)
             .field("version", &self.version)
+            .field("tls", &self.tls)
             .field("client_id", &self.client_id)
             .field("username", &self.username)
             .field("password", &secret)

@@ -17,7 +17,6 @@ use crate::intake::{Outcome, Reason};
 use base::clock::Clock;
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -55,7 +54,8 @@ impl From<Malformed> for Leave {
 
 impl From<std::io::Error> for Leave {
     fn from(error: std::io::Error) -> Self {
-        Self::Lost(format!("the connection to the broker is lost: {error}"))
+        let why = tls::reason(&error).unwrap_or_else(|| error.to_string());
+        Self::Lost(format!("the connection to the broker is lost: {why}"))
     }
 }
 
@@ -132,7 +132,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             copies,
             state,
             clock,
-            link: Link::Watched(connection.stream),
+            link: connection.link,
             reader: connection.reader,
             acks: Acks::default(),
             out: Vec::new(),
@@ -401,6 +401,8 @@ impl<'a, C: Consumer> Session<'a, C> {
         }
         self.out.clear();
         self.written = 0;
+        // Encrypted bytes may wait behind a full socket.
+        self.link.flush()?;
         Ok(())
     }
 
@@ -531,10 +533,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                 if self.flush().is_err() {
                     return;
                 }
-                said = self.out.is_empty();
-                if said && let Link::Unwatched(stream) = &self.link {
-                    let _ = stream.shutdown(Shutdown::Write);
-                }
+                said = self.out.is_empty() && self.link.end_writes();
             }
             match self.link.read(&mut waste) {
                 Ok(Some(0)) | Err(_) => return,

@@ -24,7 +24,7 @@ pub struct Inner {
     pub keys_max: usize,
     /// Key, printed value with its kind, time.
     pub puts: Vec<(String, String, Option<Time>)>,
-    /// Of those, how many are marked as retained.
+    /// Number of `puts` that are marked as retained.
     pub retained: u64,
     /// How many puts are accepted before one must wait; then it is reset to none.
     pub room: usize,

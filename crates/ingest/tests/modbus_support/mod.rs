@@ -128,7 +128,7 @@ impl Source {
         wait_until(text, || self.fake.texts().iter().any(|found| found == text));
     }
 
-    /// Waits until a device has brought so many readings.
+    /// Waits until a device has brought `count` readings.
     pub fn wait_for_readings(&self, at: usize, count: u64) {
         let what = format!("{count} readings of device {at}");
         wait_until(&what, || self.figures(at).readings >= count);
@@ -239,7 +239,7 @@ impl Server {
         Self { address, asked }
     }
 
-    /// A device with this memory, whatever its unit.
+    /// A device with this memory that answers for every unit.
     pub fn of_memory(memory: Arc<Mutex<Memory>>) -> Self {
         Self::new(move |_, asked| {
             let pdu = answer(&memory.lock().unwrap(), &asked.pdu);

@@ -64,8 +64,8 @@ pub fn installed() -> bool {
     found
 }
 
-/// A reserved port of the loopback interface without a listener: it is not given to another test's listener or
-/// connection, nor to the very connection that tries to reach it.
+/// A reserved port of the loopback interface without a listener. The kernel gives it to no listener or connection of
+/// another test, nor to the very connection that tries to reach it.
 pub struct Port {
     pub number: u16,
     _held: TcpSocket,

@@ -84,8 +84,8 @@ pub(super) fn complaint(error: &clap::Error, arguments: &[OsString]) -> CliError
     CliError::usage("command line", wrong, remedy(error, &path))
 }
 
-/// Returns the option of the command whose value would begin with a hyphen, if that is the error: as the help shows
-/// it, as it was given, and the value.
+/// Returns the option of the command whose value would begin with a hyphen, if that is the error. The result is the
+/// option as the help shows it, the option as it was given, and the value.
 fn hyphened<'a>(
     error: &clap::Error,
     command: &clap::Command,

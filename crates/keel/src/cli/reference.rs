@@ -1,5 +1,5 @@
-//! The pages of `docs/reference`, made from what the program itself goes by: the definition of the command line, the
-//! example configuration, the table of error codes, the reasons of `keel status`, the table of metrics. `cargo xtask
+//! The pages of `docs/reference`, made from the tables that the program itself uses. These are the definition of the
+//! command line, the example configuration, the error codes, the reasons of `keel status` and the metrics. `cargo xtask
 //! reference` writes them anew; this test fails while they say something else than the code.
 
 use super::Cli;

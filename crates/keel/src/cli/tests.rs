@@ -58,31 +58,56 @@ fn said_of(line: &str) -> String {
     }
 }
 
-/// Every option that takes a value, of this command and those below it, with the words before it.
-fn options(command: &clap::Command, words: &str, found: &mut Vec<(String, clap::Arg)>) {
+/// Every option that takes a value, and every value without an option, of this command and those below it, with the
+/// words before the value.
+fn values(command: &clap::Command, words: &str, found: &mut Vec<(String, clap::Arg)>) {
     let takes = command
         .get_arguments()
         .filter(|option| !option.is_positional() && option.get_action().takes_values());
-    found.extend(takes.map(|option| (words.to_owned(), option.clone())));
+    found.extend(takes.map(|option| {
+        let long = option.get_long().expect("a long name");
+        (format!("{words} --{long}"), option.clone())
+    }));
+    let mut before = words.to_owned();
+    for value in command.get_positionals() {
+        // Any word is the value of these.
+        if !value.is_last_set() && !value.is_trailing_var_arg_set() {
+            found.push((before.clone(), value.clone()));
+        }
+        before += " 1";
+    }
     for below in command
         .get_subcommands()
         .filter(|below| !below.is_hide_set())
     {
-        options(below, &format!("{words} {}", below.get_name()), found);
+        values(below, &format!("{words} {}", below.get_name()), found);
     }
 }
 
 #[test]
-fn a_value_with_a_hyphen_is_taken_or_its_option_is_named() {
+fn a_value_with_a_hyphen_is_taken_or_its_option_or_place_is_named() {
     let (mut program, mut found) = (Cli::command(), Vec::new());
     program.build();
-    options(&program, "keel", &mut found);
-    assert!(found.len() > 100, "{}", found.len());
+    values(&program, "keel", &mut found);
+    let is_there = |wanted: &str| found.iter().any(|(words, _)| words == wanted);
+    for words in [
+        "keel demo --speed",
+        "keel flash truncate 1 1",
+        "keel put 1",
+        "keel cluster run",
+    ] {
+        assert!(is_there(words), "{words}");
+    }
+    let count = found.iter().filter(|found| found.1.is_positional()).count();
+    assert!(
+        count > 50 && found.len() - count > 100,
+        "{count} of {}",
+        found.len()
+    );
     let mut wrong = Vec::new();
-    for (words, option) in &found {
-        let long = option.get_long().expect("a long name");
-        for text in ["-1", "-1e-3", "-4K", "-x", "--zonk"] {
-            let line = format!("{words} --{long} {text}");
+    for (words, value) in &found {
+        for text in ["-1", "-1e-3", "-.5", "-4K", "-x", "--zonk"] {
+            let line = format!("{words} {text}");
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let Err(error) = parse_from(&words) else {
                 continue;
@@ -95,7 +120,9 @@ fn a_value_with_a_hyphen_is_taken_or_its_option_is_named() {
                 continue;
             }
             let said = complaint(&error, &words[1..]).to_string();
-            if !said.contains(&format!("'{option}'")) {
+            // A name without an option goes behind `--`.
+            let is_behind = value.is_positional() && said.contains("write `--` before '-");
+            if !is_behind && !said.contains(&format!("'{value}'")) {
                 wrong.push(format!("{line}: {said}"));
             }
         }
@@ -142,6 +169,7 @@ fn a_value_with_a_hyphen_gets_a_remedy() {
         "keel get -- -x",
         "keel get -5",
         "keel put a -1e-3",
+        "keel put a -.5",
         "keel history a --from -15m",
         "keel cluster measure --hosts h --mpi-arg --mca",
     ] {

@@ -32,7 +32,7 @@ pub(crate) struct GetArgs {
     #[arg(short, long, conflicts_with = "json")]
     long: bool,
     /// Print one JSON object: key, value, type, time_ms (rounded down), time_ns (exact, as text), age_ms, fresh,
-    /// validity_ms, temporal, node_time, clock_trusted, this_boot, via; also retained, if a broker had kept it
+    /// validity_ms, temporal, node_time, clock_trusted, this_boot, via. If a broker had kept the value, also retained
     #[arg(long)]
     json: bool,
     /// Where to read the value

@@ -31,8 +31,8 @@ pub(super) fn printable(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Adds what an answer lacks of what a program may rely on: the ns of a time that is a whole ms; and the digits of a
-/// large number, which nodes of earlier versions do not send.
+/// Adds the fields that a program may rely on and an answer lacks. These are the ns of a time that is a whole ms, and
+/// the digits of a large number. Nodes of earlier versions do not send the digits.
 pub(super) fn completed(mut found: serde_json::Value) -> serde_json::Value {
     let Some(fields) = found.as_object_mut() else {
         return found;

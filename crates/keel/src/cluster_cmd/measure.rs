@@ -95,7 +95,7 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "N", default_value_t = 12, conflicts_with_all = ["compat", "samples"],
         value_parser = clap::value_parser!(u32).range(3..=100))]
     starts_max: u32,
-    /// Minimum interval between the beginnings of two starts, in s, from 0 to 3600: other load and the speed of a
+    /// Minimum interval between the beginnings of two starts, in s, from 0 to 3600. Other load and the speed of a
     /// machine often stay the same for longer than a start takes
     #[arg(long, value_name = "N", default_value_t = 10, conflicts_with_all = ["compat", "samples"],
         value_parser = clap::value_parser!(u64).range(0..=3_600))]

@@ -1,8 +1,10 @@
 //! `[[broker]]`, `[[alarm]]` and `[[actuator]]`: urgent messages and their recipients.
 
+use super::certificates;
 use super::reader::Section;
 use super::secret;
-use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, host_port};
+use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, host_port};
+use base::clock::Clock;
 use db::{ALARM_MS_MAX, ALARM_RULES_MAX, AlarmCondition, AlarmRule};
 use egress::forward::{Format, Late, MqttVersion, options as forward};
 use egress::urgent::options::{
@@ -11,6 +13,8 @@ use egress::urgent::options::{
 };
 use egress::urgent::{ActuatorOptions, AlarmOptions, BrokerOptions, UrgentOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tls::{Client, ClientOptions};
 
 /// Keys that one alarm can watch.
 const ALARM_KEYS_MAX: u64 = 65_536;
@@ -24,8 +28,10 @@ const COMMAND_QUEUE_MAX: u32 = 256;
 /// `[[broker]]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BrokerConfig {
-    /// All options except the login.
+    /// All options except the login and TLS.
     pub(crate) options: BrokerOptions,
+    /// Whom the node trusts as the broker; without it, the connection is plain.
+    pub(crate) tls: Option<ClientOptions>,
     /// User name at the broker.
     pub(crate) username: Option<String>,
     /// File whose first line is the password.
@@ -65,9 +71,11 @@ pub(crate) struct RoomOptions {
 }
 
 impl UrgentConfig {
-    /// Returns the options for the rooms. The check has made sure that each named broker exists.
-    pub(crate) fn room_options(&self) -> RoomOptions {
-        let brokers: Vec<_> = self.brokers.iter().map(BrokerConfig::to_options).collect();
+    /// Returns the options for the rooms. The check has made sure that each named broker exists. Certificates are
+    /// judged by this clock.
+    pub(crate) fn room_options(&self, clock: &Arc<dyn Clock>) -> RoomOptions {
+        let brokers = self.brokers.iter();
+        let brokers: Vec<_> = brokers.map(|broker| broker.to_options(clock)).collect();
         let place = |name: &str| brokers.iter().position(|broker| broker.name == name);
         let alarms = self.alarms.iter().map(|alarm| AlarmOptions {
             broker: alarm.broker.as_deref().and_then(place),
@@ -141,9 +149,11 @@ impl UrgentConfig {
 }
 
 impl BrokerConfig {
-    fn to_options(&self) -> BrokerOptions {
+    fn to_options(&self, clock: &Arc<dyn Clock>) -> BrokerOptions {
         let user = self.username.as_ref();
+        let tls = self.tls.clone();
         BrokerOptions {
+            tls: tls.map(|tls| Client::new(tls, Arc::clone(clock))),
             login: user.map(|user| (user.clone(), secret(self.password_file.as_deref()))),
             ..self.options.clone()
         }
@@ -386,8 +396,10 @@ fn broker(section: &Section<'_, '_>, base_dir: &Path) -> BrokerConfig {
             "give at most backoff_ms_max",
         );
     }
+    let has_tls = section.boolean("tls", false);
     BrokerConfig {
         options,
+        tls: certificates::client(section, has_tls, TLS_REMEDY, base_dir),
         username: username.map(|at| at.value),
         password_file: password_file.map(|at| base_dir.join(at.value)),
     }
@@ -560,6 +572,10 @@ mod tests {
     use super::super::Config;
     use super::*;
 
+    fn clock() -> Arc<dyn Clock> {
+        Arc::new(base::clock::SystemClock::new())
+    }
+
     const BROKER: &str = "[[broker]]\nname = \"b\"\naddress = \"h:1883\"\nclient_id = \"c\"\n";
 
     fn parse(text: &str) -> Result<Config, String> {
@@ -582,7 +598,7 @@ mod tests {
              at all; silent: # silent for 5000 ms, to command /etc/keel/bin/tell"
         );
         assert_eq!(said[1].1, "valve: valve/1 drives v at h:1883");
-        let room_options = config.urgent.room_options();
+        let room_options = config.urgent.room_options(&clock());
         assert_eq!(room_options.options.check(), Ok(()));
         assert_eq!(room_options.rules.len(), 2);
         assert_eq!(room_options.options.alarms[0].broker, Some(0));
@@ -608,7 +624,7 @@ mod tests {
              [[actuator]]\nname = \"v\"\npattern = \"v\"\nbroker = \"b\"\n",
             file.display()
         );
-        let room_options = parse(&text).unwrap().urgent.room_options();
+        let room_options = parse(&text).unwrap().urgent.room_options(&clock());
         let (user, password) = room_options.options.brokers[0].login.clone().unwrap();
         assert_eq!(user, "u");
         assert!(password.read().unwrap_err().contains("password"));

@@ -4,7 +4,7 @@ use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
-use super::{modbus, programs, sharing};
+use super::{modbus, programs, sections, sharing, tls_files};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::persistence;
@@ -115,6 +115,10 @@ impl Config {
                 .map(|region| ("region", region.sentence())),
         );
         summary.extend(self.http.as_ref().map(|http| ("http", http.sentence())));
+        let user = self.node.user.as_ref();
+        let user =
+            user.map(|user| format!("{user}, as soon as the image is open and ports are taken"));
+        summary.extend(user.map(|user| ("user", user)));
         summary.push(("qos", qos));
         if !self.job.is_empty() {
             let jobs: Vec<String> = self.job.iter().map(JobConfig::sentence).collect();
@@ -192,7 +196,8 @@ impl Config {
             };
             let filters: Vec<String> = mqtt.subscribe.iter().map(filter).collect();
             sources.push(format!(
-                "MQTT {version} from {} as {}: {}",
+                "MQTT {version}{} from {} as {}: {}",
+                mqtt.tls.as_ref().map_or("", |_| " over TLS"),
                 mqtt.address(),
                 mqtt.client_id,
                 filters.join(", ")
@@ -219,6 +224,15 @@ impl Config {
     fn refuse_store(&self) -> Result<(), CliError> {
         persistence::refuse_no_place(&self.store.image)?;
         self.refuse_no_room()
+    }
+
+    /// Refuses parts that cannot be together. A reload keeps some keys of the configuration before it, so two files
+    /// that are right can make one that is not.
+    pub(crate) fn refuse_conflicts(&self) -> Result<(), CliError> {
+        match sections::conflicts(self).next() {
+            Some(one) => Err(CliError::failure(one.key, one.wrong, one.remedy)),
+            None => Ok(()),
+        }
     }
 
     /// Refuses to make a store without room for the checkpoints of `keys_max` keys: the problem would show only when
@@ -322,6 +336,7 @@ impl Config {
         warnings.extend(modbus::warning(self));
         warnings.extend(self.pattern_warnings());
         warnings.extend(self.secret_warnings());
+        warnings.extend(tls_files::warnings(self));
         warnings.extend(self.http.as_ref().and_then(HttpConfig::warning));
         warnings.extend(self.write_warning());
         let saved_to = self
@@ -450,6 +465,7 @@ impl HttpConfig {
             None if self.listen.ip().is_loopback() => {
                 "for every program on this machine".to_owned()
             }
+            None if self.asks_certificates() => "for clients with a certificate".to_owned(),
             None => "for every client that reaches it".to_owned(),
         };
         let page = if egress::http::has_page() {
@@ -463,14 +479,16 @@ impl HttpConfig {
             (true, Some(_)) => "; readings can be written with a token that has the right",
         };
         format!(
-            "{page}values, history and metrics on http://{}, {who}{written}",
+            "{page}values, history and metrics on {}://{}, {who}{written}",
+            self.scheme(),
             self.listen
         )
     }
 
     fn warning(&self) -> Option<String> {
         let Some(path) = &self.token_file else {
-            return (!self.listen.ip().is_loopback()).then(|| {
+            let is_open = !self.listen.ip().is_loopback() && !self.asks_certificates();
+            return is_open.then(|| {
                 format!(
                     "http.listen is {}: every client that reaches it can read everything (http.anonymous)",
                     self.listen
@@ -496,9 +514,9 @@ impl HttpConfig {
             Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
                 "http.token_file {shown} is open to every user of this machine; chmod 600 {shown}"
             )),
-            _ if !self.listen.ip().is_loopback() => Some(format!(
-                "http.listen is {}: tokens and values cross that network unencrypted; put a proxy with TLS before \
-                 it, or a tunnel",
+            _ if !self.listen.ip().is_loopback() && self.tls.is_none() => Some(format!(
+                "http.listen is {}: tokens and values cross that network unencrypted; give certificate_file and \
+                 key_file",
                 self.listen
             )),
             _ => None,

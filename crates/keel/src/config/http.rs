@@ -1,11 +1,13 @@
 //! `[http]`: what is served over HTTP, and what may be written.
 
+use super::certificates;
 use super::reader::Section;
 use super::values::{PATH_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::error::CliError;
 use egress::http::Tokens;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use tls::ServerOptions;
 
 /// Bytes of the largest file of tokens.
 const TOKEN_FILE_BYTES_MAX: u64 = 65_536;
@@ -17,6 +19,8 @@ const HTTP_LISTEN: &str = "127.0.0.1:8095";
 pub(crate) struct HttpConfig {
     /// Address and port.
     pub(crate) listen: SocketAddr,
+    /// Certificates; without them, connections are plain.
+    pub(crate) tls: Option<ServerOptions>,
     /// File of names and tokens.
     pub(crate) token_file: Option<PathBuf>,
     /// Whether anonymous reads are allowed at an address that other machines can reach. Writing takes tokens there.
@@ -45,6 +49,17 @@ pub(crate) struct HttpConfig {
 }
 
 impl HttpConfig {
+    /// Returns the scheme of the listener's addresses.
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.tls.as_ref().map_or("http", |_| "https")
+    }
+
+    /// Returns whether each client must have a certificate.
+    pub(crate) fn asks_certificates(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.client_ca_file.is_some())
+    }
+
     /// Returns the tokens, read from their file now; none without a file.
     ///
     /// # Errors
@@ -82,6 +97,7 @@ pub(super) fn http(section: Section<'_, '_>, base_dir: &Path) -> HttpConfig {
     let hosts = hosts.map_or(String::new(), |at| at.value);
     let http = HttpConfig {
         listen,
+        tls: certificates::server(&section, base_dir),
         token_file: token_file.map(|at| base_dir.join(at.value)),
         anonymous: section.boolean("anonymous", false),
         hosts: hosts.split_whitespace().map(str::to_owned).collect(),
@@ -104,13 +120,13 @@ pub(super) fn http(section: Section<'_, '_>, base_dir: &Path) -> HttpConfig {
         );
         let remedy = "name a token_file with a token that has the right to write; anonymous = true is for reading only";
         section.wrong(line, "listen", &wrong, remedy);
-    } else if is_open && !http.anonymous {
+    } else if is_open && !http.anonymous && !http.asks_certificates() {
         let wrong = format!(
             "is {}, which other machines reach, and there are no tokens",
             http.listen
         );
-        let remedy =
-            "name a token_file, or set anonymous = true if every client there may read everything";
+        let remedy = "name a token_file or client_ca_file, or set anonymous = true if every client there may read \
+                      everything";
         section.wrong(line, "listen", &wrong, remedy);
     }
     section.finish();

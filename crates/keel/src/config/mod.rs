@@ -5,11 +5,13 @@
 //!
 //! **Files:** `settings.rs` the content, `reader.rs` a document key by key, `sections.rs` from a document to the
 //! content; `alarm.rs`, `http.rs`, `modbus.rs`, `programs.rs`, `subscribe.rs` and `upstream.rs` sections of their own;
-//! `values.rs` values that several sections hold, `files.rs` files that the configuration names, `check.rs` what a file
-//! means, `sharing.rs` what must not be shared, `tags.rs` what `{tags}` stands for, `reload.rs` the difference of two
-//! configurations, `example.rs` the example file.
+//! `values.rs` values that several sections hold, `certificates.rs` certificates and keys of a section, `files.rs`
+//! files that the configuration names, `tls_files.rs` those for TLS, `check.rs` what a file means, `sharing.rs` what
+//! must not be shared, `tags.rs` what `{tags}` stands for, `reload.rs` the difference of two configurations,
+//! `example.rs` the example file.
 
 pub(crate) mod alarm;
+mod certificates;
 mod check;
 mod example;
 mod files;
@@ -29,6 +31,9 @@ mod subscribe_tests;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod tls_files;
+#[cfg(test)]
+mod tls_tests;
 mod upstream;
 mod values;
 
@@ -44,7 +49,7 @@ pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};
 pub(crate) use settings::{
     ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
     MqttConfig, MqttVersion, NodeConfig, QUALITIES, QosConfig, RegionConfig, StoreConfig,
-    TimeConfig, beside, quality_name,
+    SystemCalls, TimeConfig, beside, quality_name,
 };
 pub(crate) use subscribe::SubscribeConfig;
 pub(crate) use upstream::UpstreamConfig;

@@ -35,6 +35,9 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     }
     needs_restart!(node.socket, "node.socket");
     needs_restart!(node.connections_max, "node.connections_max");
+    needs_restart!(node.user, "node.user");
+    needs_restart!(node.system_calls, "node.system_calls");
+    needs_restart!(node.are_paths_listed, "node.paths");
     needs_restart!(store.image, "store.image");
     needs_restart!(store.create_mebibytes, "store.create_mebibytes");
     needs_restart!(store.commit_interval_ms, "store.commit_interval_ms");

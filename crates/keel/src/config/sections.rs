@@ -2,20 +2,22 @@
 //! here.
 
 use super::alarm::urgent;
+use super::certificates;
 use super::http;
 use super::modbus;
 use super::programs;
 use super::reader::{At, Document, Section};
 use super::subscribe::subscriptions;
+use super::tls_files;
 use super::upstream::upstreams;
 use super::values::{
-    CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, check_pattern, host_port,
-    key_template,
+    CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, check_pattern,
+    host_port, key_template,
 };
 use super::{
     ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
     MqttConfig, MqttVersion, NodeConfig, QUALITIES, QosConfig, RegionConfig, StoreConfig,
-    TimeConfig, beside,
+    SystemCalls, TimeConfig, beside,
 };
 use crate::kernel::Kernel;
 use cluster::jobs::worker::{CHECKS, Check};
@@ -29,6 +31,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Bytes of the longest name of a user, as `useradd` permits it.
+const USER_BYTES_MAX: usize = 32;
 /// `[[key]]` tables.
 const KEY_RULES_MAX: usize = 1024;
 /// `[[job]]` tables.
@@ -107,7 +111,75 @@ fn files_of_node<'c>(
     let named = files
         .into_iter()
         .filter_map(|(name, path)| Some((name, path?.as_path())));
-    named.collect()
+    named.chain(tls_files::files(config)).collect()
+}
+
+/// A key that cannot be together with another part of the configuration.
+pub(super) struct Conflict {
+    pub(super) key: &'static str,
+    pub(super) wrong: String,
+    pub(super) remedy: String,
+}
+
+/// Returns what a node without rights cannot do.
+fn conflict_of_rights(config: &Config) -> Option<Conflict> {
+    let user = config.node.user.as_ref()?;
+    let needs_root = if !config.mount.is_empty() {
+        "[[mount]]"
+    } else if config.qos.actuator != ActuatorKind::None {
+        "qos.actuator"
+    } else {
+        return None;
+    };
+    Some(Conflict {
+        key: "node.user",
+        wrong: format!("is {user}, and {needs_root} needs root"),
+        remedy: format!("remove one of them: a node of root keeps {needs_root}"),
+    })
+}
+
+/// Returns why a node cannot be confined: it starts programs, or writes settings of the machine.
+fn conflict_of_programs(config: &Config) -> Option<Conflict> {
+    let node = &config.node;
+    let key = if node.system_calls != SystemCalls::All {
+        "node.system_calls"
+    } else if node.are_paths_listed {
+        "node.paths"
+    } else {
+        return None;
+    };
+    let mut alarms = config.urgent.alarms.iter();
+    let has_command = alarms.any(|alarm| !alarm.options.command.is_empty());
+    let other = if !config.task.is_empty() {
+        "[[task]]"
+    } else if !config.job.is_empty() {
+        "[[job]]"
+    } else if !config.mount.is_empty() {
+        "[[mount]]"
+    } else if has_command {
+        "alarm.command"
+    } else if config.qos.actuator != ActuatorKind::None {
+        "qos.actuator"
+    } else {
+        return None;
+    };
+    Some(Conflict {
+        key,
+        wrong: format!("cannot be with {other}, which would be confined, too"),
+        remedy: "give \"all\", or leave the other to a node of its own".to_owned(),
+    })
+}
+
+pub(super) fn conflicts(config: &Config) -> impl Iterator<Item = Conflict> {
+    let all = [conflict_of_rights(config), conflict_of_programs(config)];
+    all.into_iter().flatten()
+}
+
+impl Config {
+    /// Returns the files that the node uses or reads, by the key that names them.
+    pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
+        files_of_node(self, self.region.as_ref())
+    }
 }
 
 impl Reader<'_> {
@@ -161,6 +233,9 @@ impl Reader<'_> {
                 config.keys.keys_max
             );
             top.wrong(top.line(), "key", &wrong, "raise keys.keys_max");
+        }
+        for one in conflicts(&config) {
+            top.wrong(top.line_of("node"), one.key, &one.wrong, one.remedy);
         }
         top.finish();
         config
@@ -289,6 +364,20 @@ impl Reader<'_> {
         let node = NodeConfig {
             socket: self.socket(&section, "socket", "keel-data/keel.sock"),
             connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
+            user: section
+                .text_or_empty("user", USER_BYTES_MAX)
+                .map(|at| at.value)
+                .filter(|name| !name.is_empty()),
+            system_calls: section.choice(
+                "system_calls",
+                SystemCalls::All,
+                &[
+                    ("all", SystemCalls::All),
+                    ("logged", SystemCalls::Logged),
+                    ("listed", SystemCalls::Listed),
+                ],
+            ),
+            are_paths_listed: section.choice("paths", false, &[("all", false), ("listed", true)]),
         };
         section.finish();
         node
@@ -408,9 +497,11 @@ impl Reader<'_> {
             let remedy = "give username as well";
             section.wrong(file.line, "password_file", "lacks a user", remedy);
         }
+        let has_tls = section.boolean("tls", false);
         let mqtt = MqttConfig {
             host,
             port,
+            tls: certificates::client(&section, has_tls, TLS_REMEDY, self.base_dir),
             version: section.choice(
                 "version",
                 MqttVersion::V5,

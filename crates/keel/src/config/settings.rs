@@ -145,6 +145,23 @@ pub(crate) struct NodeConfig {
     pub(crate) socket: PathBuf,
     /// The most commands connected to it at once.
     pub(crate) connections_max: u32,
+    /// User that a node becomes that root has started.
+    pub(crate) user: Option<String>,
+    /// Which system calls the node is confined to.
+    pub(crate) system_calls: SystemCalls,
+    /// Whether the node can open only the files that the configuration names, and those of the system.
+    pub(crate) are_paths_listed: bool,
+}
+
+/// The system calls that the kernel lets a node make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SystemCalls {
+    /// All.
+    All,
+    /// All; the kernel logs those that are not in the list.
+    Logged,
+    /// Those in the list; others fail.
+    Listed,
 }
 
 /// `[store]`
@@ -237,6 +254,8 @@ pub(crate) struct MqttConfig {
     pub(crate) host: String,
     /// Its port.
     pub(crate) port: u16,
+    /// Whom the node trusts as the broker; without it, the connection is plain.
+    pub(crate) tls: Option<tls::ClientOptions>,
     /// Version of the protocol.
     pub(crate) version: MqttVersion,
     /// Client id of this node's session at the broker; no other client may have it.

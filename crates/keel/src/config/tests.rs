@@ -515,6 +515,7 @@ fn settings_marked_in_the_example_need_a_restart_and_no_others_do() {
                 ("wall_clock", _) => "\"trusted\"".to_owned(),
                 ("actuator", _) => "\"auto\"".to_owned(),
                 ("quality_of_data", _) => "\"fresh\"".to_owned(),
+                ("system_calls" | "paths", _) => "\"listed\"".to_owned(),
                 ("mode", _) => "\"qod-only\"\ngains = \"g\"".to_owned(),
                 (_, "true") => "false".to_owned(),
                 ("card_rated_write_terabytes", _) => "7.5".to_owned(),
@@ -668,6 +669,35 @@ fn modes_that_cannot_be_are_refused() {
     assert_eq!((found.tardiness, found.data_ratio), (Some(0.7), None));
     assert_eq!(found.gains, Some("g.toml".into()));
     assert!(of("tardiness_target = 0.0").is_err());
+}
+
+#[test]
+fn keys_that_need_root_are_refused_with_another_user() {
+    let user = "[node]\nuser = \"keel\"\n";
+    assert_eq!(parse(user).unwrap().node.user.as_deref(), Some("keel"));
+    assert_eq!(parse("[node]\nuser = \"\"\n").unwrap().node.user, None);
+    let actuator = "[qos]\nactuator = \"auto\"\n";
+    let mount = "[[mount]]\nname = \"plant\"\nserver = \"h:1\"\ndirectory = \"d\"\n";
+    for (other, name) in [(actuator, "qos.actuator"), (mount, "[[mount]]")] {
+        let refused = error(&format!("{user}{other}"));
+        let wrong = format!("node.user is keel, and {name} needs root");
+        assert!(refused.contains(&wrong), "{refused}");
+    }
+}
+
+#[test]
+fn a_node_that_starts_programs_is_not_confined() {
+    let alarm = "[[alarm]]\nname = \"a\"\npattern = \"#\"\nabove = 1\ncommand = [\"true\"]\n";
+    let task = "[[task]]\nname = \"a\"\ncommand = [\"true\"]\n";
+    for (other, name) in [(alarm, "alarm.command"), (task, "[[task]]")] {
+        for key in ["system_calls", "paths"] {
+            let confined = format!("[node]\n{key} = \"listed\"\n");
+            assert!(parse(&confined).is_ok());
+            let refused = error(&format!("{confined}{other}"));
+            let wrong = format!("node.{key} cannot be with {name}");
+            assert!(refused.contains(&wrong), "{refused}");
+        }
+    }
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! `[[upstream]]`: where readings go. Both kinds share one set of keys; a key of the other kind is reported.
 
+use super::certificates;
 use super::reader::{At, Section};
 use super::secret;
-use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, host_port};
+use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, host_port};
+use base::clock::Clock;
 use egress::forward::{
     Begin, KeyRule, Late, MqttVersion, Order, Target, TimeUnit, UpstreamOptions,
 };
 use egress::forward::{Format, options};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tls::{Client, ClientOptions};
 
 /// Bytes of the longest URL.
 const URL_BYTES_MAX: usize = 2048;
@@ -36,6 +40,8 @@ pub(crate) struct UpstreamConfig {
     pub(crate) kind: UpstreamKind,
     /// All options except those read from files.
     pub(crate) options: UpstreamOptions,
+    /// Whom the node trusts as the upstream; without it, the connection is plain.
+    pub(crate) tls: Option<ClientOptions>,
     /// User name at the broker.
     pub(crate) username: Option<String>,
     /// File whose first line is the password.
@@ -45,9 +51,11 @@ pub(crate) struct UpstreamConfig {
 }
 
 impl UpstreamConfig {
-    /// Returns the options, with the files that are read for each connection.
-    pub(crate) fn to_options(&self) -> UpstreamOptions {
+    /// Returns the options, with the files that are read for each connection. Certificates are judged by this clock.
+    pub(crate) fn to_options(&self, clock: &Arc<dyn Clock>) -> UpstreamOptions {
         let mut given = self.options.clone();
+        let tls = self.tls.clone();
+        given.tls = tls.map(|tls| Client::new(tls, Arc::clone(clock)));
         match &mut given.target {
             Target::Mqtt { login, .. } => {
                 let user = self.username.as_ref();
@@ -65,8 +73,14 @@ impl UpstreamConfig {
     pub(crate) fn sentence(&self) -> String {
         let given = &self.options;
         let what = match &given.target {
-            Target::Mqtt { topic, .. } => format!("MQTT to {} as {topic}", given.address()),
-            Target::Http { path, .. } => format!("HTTP to {}{path}", given.address()),
+            Target::Mqtt { topic, .. } => {
+                let over = self.tls.as_ref().map_or("", |_| " over TLS");
+                format!("MQTT{over} to {} as {topic}", given.address())
+            }
+            Target::Http { path, .. } => {
+                let protocol = self.tls.as_ref().map_or("HTTP", |_| "HTTPS");
+                format!("{protocol} to {}{path}", given.address())
+            }
         };
         let order = match given.order {
             Order::OldestFirst => "oldest first",
@@ -139,6 +153,7 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
         UpstreamKind::Mqtt,
         &[
             "address",
+            "tls",
             "version",
             "client_id",
             "username",
@@ -153,7 +168,13 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
     let has_unit = section.has("time_unit");
     let unit = section.choice("time_unit", TimeUnit::default(), &UNITS);
     let is_http = kind == UpstreamKind::Http;
-    let (http, time_unit) = http(section, is_http, unit, has_unit);
+    let (http, time_unit, is_https) = http(section, is_http, unit, has_unit);
+    let is_mqtts = section.boolean("tls", false);
+    let (has_tls, remedy) = match kind {
+        UpstreamKind::Mqtt => (is_mqtts, TLS_REMEDY),
+        UpstreamKind::Http => (is_https, "give a url with https://, or remove the line"),
+    };
+    let tls = certificates::client(section, has_tls, remedy, base_dir);
     let username = section.text("username", CREDENTIAL_BYTES_MAX);
     let password_file = section.text("password_file", PATH_BYTES_MAX);
     if let (None, Some(file)) = (&username, &password_file) {
@@ -222,6 +243,7 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
     UpstreamConfig {
         kind,
         options: given,
+        tls,
         username: username.map(|at| at.value),
         password_file: password_file.map(|at| base_dir.join(at.value)),
         authorization_file: authorization_file.map(|at| base_dir.join(at.value)),
@@ -278,14 +300,16 @@ fn joined(parsed: Option<(String, u16)>) -> String {
     }
 }
 
-/// Reads the target of a server, and the unit of times. A unit that the URL alone names counts: the request says it.
+/// Reads the target of a server, the unit of times, and whether the connection has TLS. A unit that the URL alone names
+/// counts: the request says it.
 fn http(
     section: &Section<'_, '_>,
     is_it: bool,
     unit: TimeUnit,
     has_unit: bool,
-) -> (Target, TimeUnit) {
-    const URL: &str = "give http://host:port/path, such as \"http://192.168.1.10:8086/api/v2/write?org=o&bucket=b\"";
+) -> (Target, TimeUnit, bool) {
+    const URL: &str = "give http://host:port/path or https://host/path, such as \
+        \"http://192.168.1.10:8086/api/v2/write?org=o&bucket=b\"";
     let url = match is_it {
         true => section.required("url", URL_BYTES_MAX, URL),
         false => section.text("url", URL_BYTES_MAX).unwrap_or(At {
@@ -320,12 +344,13 @@ fn http(
         path,
         authorization: None,
     };
-    (target, unit)
+    (target, unit, found.is_secure)
 }
 
 /// The parts of a URL.
 #[derive(Debug, PartialEq)]
 struct Url {
+    is_secure: bool,
     address: String,
     /// The `Host` header.
     host: String,
@@ -338,6 +363,7 @@ struct Url {
 impl Default for Url {
     fn default() -> Self {
         Self {
+            is_secure: false,
             address: ":0".to_owned(),
             host: String::new(),
             path: "/".to_owned(),
@@ -359,12 +385,10 @@ impl Url {
 
 /// Splits a URL.
 fn split_url(url: &str) -> Result<Url, Option<&'static str>> {
-    if url.starts_with("https://") {
-        return Err(Some(
-            "give an http:// address, of a tunnel or proxy on this machine: the node does not encrypt",
-        ));
-    }
-    let rest = url.strip_prefix("http://").ok_or(None)?;
+    let secure = url.strip_prefix("https://");
+    let plain = || url.strip_prefix("http://");
+    let rest = secure.or_else(plain).ok_or(None)?;
+    let port = secure.map_or(80, |_| 443);
     let (host, path) = match rest.find(['/', '?']) {
         Some(at) if rest[at..].starts_with('/') => rest.split_at(at),
         Some(_) => return Err(None),
@@ -375,7 +399,7 @@ fn split_url(url: &str) -> Result<Url, Option<&'static str>> {
     }
     let address = match host_port(host) {
         Some(parsed) => joined(Some(parsed)),
-        None => joined(Some(host_port(&format!("{host}:80")).ok_or(None)?)),
+        None => joined(Some(host_port(&format!("{host}:{port}")).ok_or(None)?)),
     };
     let query = path.split_once('?').map(|(_, query)| query);
     let precision = query
@@ -391,6 +415,7 @@ fn split_url(url: &str) -> Result<Url, Option<&'static str>> {
         }
     };
     Ok(Url {
+        is_secure: secure.is_some(),
         address,
         host: host.to_owned(),
         path: path.to_owned(),
@@ -507,6 +532,11 @@ mod tests {
             ),
             ("http://h", ["h:80", "h", "/?precision=ns"], None),
             (
+                "https://h/w?precision=ms",
+                ["h:443", "h", "/w?precision=ms"],
+                Some(ms),
+            ),
+            (
                 "http://[::1]:1/w?precision=ms",
                 ["[::1]:1", "[::1]:1", "/w?precision=ms"],
                 Some(ms),
@@ -519,6 +549,7 @@ mod tests {
         ] {
             let found = split_url(url).unwrap();
             assert_eq!((&*found.address, &*found.host), (address, host), "{url}");
+            assert_eq!(found.is_secure, url.starts_with("https"), "{url}");
             assert_eq!(found.unit, unit, "{url}");
             assert_eq!(found.path_in(unit.unwrap_or(ns)), path);
         }
@@ -528,7 +559,6 @@ mod tests {
         );
         for url in [
             "h:8086/write",
-            "https://h/write",
             "http://h/w?precision=s",
             "http://h/w?precision=",
             "http://u@h/w",

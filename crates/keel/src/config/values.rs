@@ -9,6 +9,8 @@ pub(super) const PATH_BYTES_MAX: usize = 4095;
 pub(super) const TEXT_BYTES_MAX: usize = 256;
 /// Bytes of the longest client id and user name.
 pub(super) const CREDENTIAL_BYTES_MAX: usize = 4096;
+/// How to switch TLS on for a broker.
+pub(super) const TLS_REMEDY: &str = "set tls = true, or remove the line";
 /// Default key of a line. What `{tags}` stands for depends on the store.
 pub(super) const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 

@@ -3,6 +3,7 @@
 use super::finding::{Fact, Finding, text_of};
 use super::observer::Names;
 use super::speed;
+use crate::node::confinement::landlock_version;
 use crate::power_cmd::sources::{self, PowerSourceArgs};
 use base::clock::{Clock, SystemClock};
 use cluster::power::{Power, Root, why_none};
@@ -33,8 +34,27 @@ pub(super) fn all(sensors: &PowerSourceArgs) -> Vec<Finding> {
         power(sensors),
         fuse(),
         clock(),
+        confinement(),
         open_files(),
     ]
+}
+
+/// What the kernel has for `node.system_calls` and `node.paths`. Both are off unless a configuration turns them on, so
+/// nothing is missing without them.
+fn confinement() -> Finding {
+    let actions = text_of("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    let calls = match actions.split_whitespace().any(|action| action == "log") {
+        true => "filters of system calls",
+        false => "no filters of system calls",
+    };
+    let files = match landlock_version() {
+        Ok(version) => format!("Landlock of version {version}"),
+        Err(_) => "no Landlock".to_owned(),
+    };
+    Finding::ok(
+        "confinement",
+        format!("the kernel has {calls}, and {files}"),
+    )
 }
 
 /// Returns the result of a test on a separate thread, which then ends.

@@ -33,8 +33,8 @@ pub(super) struct Observer {
     pub(super) observed: Vec<Observed>,
 }
 
-/// Removes from names and reasons of sensors what is only on this machine: the path of a meter's file, and the folder
-/// that stands for `/`.
+/// Removes paths that only this machine has from names and reasons of sensors. These are the path of a meter's file,
+/// and the folder that stands for `/`.
 pub(super) struct Names {
     meter: Option<String>,
     root: String,

@@ -2,7 +2,7 @@
 //! meanwhile, for other readers.
 //!
 //! **Invariants:** it contains only texts of this file and figures. From this machine it copies only the names of
-//! processor, board, kernel, file system and card: no host, no address, no serial number, and no path but the
+//! processor, board, kernel, file system and card. It has no host, no address, no serial number, and no path but the
 //! kernel's own.
 
 use super::card::Card;

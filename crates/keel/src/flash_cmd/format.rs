@@ -24,8 +24,8 @@ use std::path::PathBuf;
 pub(crate) struct FormatArgs {
     /// File or block device
     image: PathBuf,
-    /// Size of the image file, in bytes or with K, M, G or T, rounded down to whole 4 KiB [default: 256M for a new
-    /// file, else its current size]
+    /// Size of the image file, in bytes or with K, M, G or T. It is rounded down to whole 4 KiB [default: 256M for a
+    /// new file, else its current size]
     #[arg(long, value_parser = size)]
     size: Option<u64>,
     /// Number of files to size the name table for, at most 4294967295. Not a limit: more files may fit, until the

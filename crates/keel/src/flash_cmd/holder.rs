@@ -3,8 +3,8 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Returns the process that has locked the image: `keel, process 4711`. `None` if the system does not tell, because the
-/// process is in another container, or because its lock is on another name of the same bytes.
+/// Returns the process that has locked the image: `keel, process 4711`. `None` if the system does not tell. The process
+/// is then in another container, or its lock is on another name of the same bytes.
 pub(super) fn holder(image: &Path) -> Option<String> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let process = locker(&locks, image).or_else(|| locker(&locks, &file_below(image)?))?;

@@ -223,8 +223,8 @@ fn give_away(draft: &Path, image: &Path, old: Option<&Metadata>) -> Result<(), C
 
 /// Returns the umask of this process.
 fn umask() -> u32 {
-    // SAFETY: no memory is involved; the second call puts back what the first has changed, and this program has no
-    // other thread that makes files meanwhile.
+    // SAFETY: no memory is involved. The second call puts back the mask that the first has changed. This program has
+    // no other thread that makes files meanwhile.
     unsafe {
         let mask = libc::umask(0o077);
         libc::umask(mask);

@@ -348,8 +348,8 @@ struct Task<'a> {
     deadline: Instant,
 }
 
-/// Runs one attempt on the current boards. Calls `whole` when the answer is complete and its check follows, and again
-/// when the result of the check has come: the job may fail because of it.
+/// Runs one attempt on the current boards. Calls `whole` when the answer is complete and its check follows. Calls it
+/// again when the result of the check has come. The job may fail because of that result.
 fn attempt(
     task: &Task<'_>,
     place: &Place,
@@ -452,7 +452,7 @@ fn attempt(
         let has_died = statuses.iter().flatten().any(|status| !status.success());
         let is_over = statuses.iter().all(Option::is_some);
         if state.is_done() {
-            // The last line of each rank reports this. The end of MPI no longer matters: with more ranks than cores it
+            // The last line of each rank reports this. The end of MPI no longer matters. With more ranks than cores it
             // takes minutes, and a launcher whose ranks do not wait for that complains.
             let since = *done_since.get_or_insert(now);
             let is_late = now.saturating_duration_since(since) > END_LAUNCHER;

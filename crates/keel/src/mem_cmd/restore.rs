@@ -54,8 +54,8 @@ pub(crate) struct RestoreArgs {
     /// Permission bits of the region, octal
     #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
     mode: u16,
-    /// How a call becomes durable on memory that keeps its content without power [default: as `create`: cache-lines
-    /// on persistent memory, else none, whatever the saved region used]
+    /// How a call becomes durable on memory that keeps its content without power. The saved region's setting is not
+    /// used [default: as `create`: cache-lines on persistent memory, else none]
     #[arg(long, value_enum, value_name = "HOW")]
     flush: Option<MemFlush>,
     /// Print one JSON object

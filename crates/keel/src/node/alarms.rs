@@ -46,7 +46,7 @@ pub(crate) struct Running {
 impl Alarms {
     /// Begins to watch. The caller must call this before the node takes readings.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
-        let told = config.urgent.room_options();
+        let told = config.urgent.room_options(clock);
         let alarms = config.urgent.alarms.iter().map(|alarm| AlarmFigures {
             name: alarm.options.name.clone(),
             pattern: alarm.pattern.clone(),

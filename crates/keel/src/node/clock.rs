@@ -1,12 +1,24 @@
 //! The machine's clock, with the operator's setting that its wall time can be trusted.
 
+use crate::config::Config;
 use base::clock::{Clock, SystemClock};
+use std::sync::Arc;
 
 /// Like [`SystemClock`]; with `wall_trusted`, its wall time counts as trusted even if the kernel does not confirm it.
 #[derive(Debug)]
 pub(crate) struct NodeClock {
     pub(crate) system: SystemClock,
     pub(crate) wall_trusted: bool,
+}
+
+impl NodeClock {
+    /// Returns the clock that a configuration describes.
+    pub(crate) fn of(config: &Config) -> Arc<dyn Clock> {
+        Arc::new(Self {
+            system: SystemClock::new(),
+            wall_trusted: config.time.wall_clock_trusted,
+        })
+    }
 }
 
 impl Clock for NodeClock {

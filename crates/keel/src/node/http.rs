@@ -1,5 +1,6 @@
 //! The HTTP side of the node: what it receives from database and status. The crate `egress` implements the rest.
 
+use super::clock::NodeClock;
 use super::database::{Db, Target};
 use super::state::Node;
 use super::{figures, log};
@@ -20,7 +21,10 @@ use std::sync::Arc;
 use tokio::sync::watch as latest;
 
 /// A bound listener.
-pub(crate) struct Http(http::Bound);
+pub(crate) struct Http {
+    bound: http::Bound,
+    scheme: &'static str,
+}
 
 /// The future that serves.
 type Serves = Pin<Box<dyn Future<Output = ()>>>;
@@ -80,7 +84,8 @@ impl Source for NodeSource {
 fn options(config: &HttpConfig, tokens: Tokens) -> HttpOptions {
     HttpOptions {
         tokens,
-        anonymous: config.anonymous,
+        // A certificate stands for a token of a reader. To write takes a token.
+        anonymous: config.anonymous || (config.token_file.is_none() && config.asks_certificates()),
         hosts: config.hosts.clone(),
         connections_max: config.connections_max,
         streams_max: config.streams_max,
@@ -98,28 +103,36 @@ fn options(config: &HttpConfig, tokens: Tokens) -> HttpOptions {
 }
 
 impl Http {
-    /// Binds the configured listener, if there is one. Without its tokens nothing is served, and the second value is
-    /// the reason: a damaged token file must not cost readings.
+    /// Binds the configured listener, if there is one. Without its tokens or its certificate nothing is served, and the
+    /// second value is the reason: a damaged file must not cost readings.
     pub(crate) fn bind(config: &Config) -> Result<(Option<Self>, Option<String>), CliError> {
+        let clock = NodeClock::of(config);
         let Some(config) = &config.http else {
             return Ok((None, None));
         };
+        let unusable = |why: String| {
+            log::event("warning", format!("nothing is served over HTTP: {why}"));
+            Ok((None, Some(why)))
+        };
         let tokens = match config.tokens() {
             Ok(tokens) => tokens,
-            Err(error) => {
-                let why = format!("http.token_file {error}");
-                log::event("warning", format!("nothing is served over HTTP: {why}"));
-                return Ok((None, Some(why)));
-            }
+            Err(error) => return unusable(format!("http.token_file {error}")),
         };
-        let options = options(config, tokens);
+        let mut options = options(config, tokens);
+        if let Some(tls) = &config.tls {
+            match tls::Server::open(tls.clone(), clock, |line| log::event("http", line)) {
+                Ok(server) => options.tls = Some(Arc::new(server)),
+                Err(error) => return unusable(format!("http: {error}")),
+            }
+        }
         let remedy = "correct [http] of the configuration";
         options
             .check()
             .map_err(|error| CliError::failure("http", error, remedy))?;
         let name = format!("http.listen {}", config.listen);
         let bound = http::bind(options).map_err(|error| CliError::io(name, &error))?;
-        Ok((Some(Self(bound)), None))
+        let scheme = config.scheme();
+        Ok((Some(Self { bound, scheme }), None))
     }
 
     /// Starts the HTTP side; it serves nothing until the returned future is awaited.
@@ -136,11 +149,11 @@ impl Http {
         let (asker, questions) = http::status_channel();
         let (writer, writes) = http::write_channel();
         let run = u32::from_le_bytes(random::bytes()?);
-        let (running, serves) = self
-            .0
+        let Self { bound, scheme } = self;
+        let (running, serves) = bound
             .serve(source, asker, writer, run, stop)
             .map_err(|error| CliError::io("http", &error))?;
-        log::event("http", format!("serving http://{}", running.address));
+        log::event("http", format!("serving {scheme}://{}", running.address));
         Ok(Serving {
             running,
             serves: Box::pin(serves),

@@ -212,8 +212,8 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A file beside the image with the process id of the node that holds it. The lock on the image decides who holds it;
-/// this file is only informative.
+/// A file beside the image with the process id of the node that holds it. The lock on the image decides which node
+/// holds it; this file is only informative.
 #[derive(Debug)]
 pub(crate) struct Holder {
     path: PathBuf,

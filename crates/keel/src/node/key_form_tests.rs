@@ -37,7 +37,7 @@ fn start<D: BlockDevice>(store: &mut Store<D>, has_keys: bool, of_new: TagsForm)
 #[test]
 fn a_store_keeps_the_form_with_which_its_keys_began() {
     use TagsForm::{Pairs, Values};
-    // A new store takes the default, and keeps it whatever later programs have for theirs.
+    // A new store takes the default, and keeps it under later programs with another default.
     let mut new = store();
     assert_eq!(start(&mut new, false, Pairs), Pairs);
     assert_eq!(Mark::read(&mut new), Mark::Form(Pairs));

@@ -17,7 +17,8 @@
 //! receives, `writes.rs` lines that HTTP clients write, `region.rs` the region in which other processes read values,
 //! `qos/` quality of service, `key_form.rs` what `{tags}` stands for in the store, `key_mark.rs` its mark there,
 //! `power.rs` power sensors, `jobs.rs` periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the
-//! clock with the operator's setting, `log.rs` events.
+//! clock with the operator's setting, `log.rs` events, `privileges.rs` another user in place of root,
+//! `confinement/` system calls and files that the kernel permits.
 //!
 //! **Order of the end:** sources and clients stop reading; what they hold is made durable and acknowledged. Then the
 //! database writes a checkpoint and closes, and the image is free for another node.
@@ -27,6 +28,7 @@ mod answer;
 mod backup;
 mod changes;
 mod clock;
+pub(crate) mod confinement;
 mod database;
 mod figures;
 pub(crate) mod get;
@@ -42,6 +44,7 @@ mod maintenance;
 mod notify;
 mod owners;
 mod power;
+mod privileges;
 mod programs;
 mod puts;
 mod qos;
@@ -67,6 +70,7 @@ use crate::error::CliError;
 use crate::flash_cmd::store_error;
 use database::{Db, database_error};
 use notify::Notify;
+use privileges::Successor;
 use reload::say_warnings;
 use serving::Start;
 use signals::Signals;
@@ -90,6 +94,7 @@ pub(crate) fn run_and_finish(path: &Path, is_volatile: bool) -> Result<u8, CliEr
 /// Runs the node with this configuration file until a signal ends it.
 fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     let begun = Instant::now();
+    privileges::restrict_new_files();
     // The connections of all kinds may exceed a shell's default limit.
     crate::descriptors::raise_limit();
     let runtime = runtime()?;
@@ -100,13 +105,16 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     };
     let mut config = Config::load(path)?;
     config.store.is_volatile = is_volatile;
-    let plan = Plan::of(&config)?;
     config.refuse_no_room()?;
+    let successor = Successor::prepare(&config)?;
+    let plan = plan_of(&config, successor.as_ref())?;
+    // Threads inherit the rules of files, so this comes before the first one: even the log has a thread.
+    confinement::confine_files(&config, path)?;
     say_warnings(&config);
     let notify = Notify::from_environment();
     notify.starting();
     let image_path = config.store.image.clone();
-    let opened = runtime.block_on(start::open(&config, &mut signals))?;
+    let opened = runtime.block_on(start::open(&config, successor.as_ref(), &mut signals))?;
     let Some((opened, is_reload_due)) = opened else {
         log::event("stopped", "before anything was taken");
         return Ok(0);
@@ -119,6 +127,7 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
         path,
         config,
         plan,
+        successor,
         begun,
         is_reload_due,
         notify,
@@ -137,6 +146,16 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     drop(attendants);
     log::event("stopped", "everything that was acknowledged is on flash");
     Ok(0)
+}
+
+/// Returns what the sources read. From here on a successor of root opens files as the user. In a folder of the user, a
+/// link could lead root to any file.
+fn plan_of(config: &Config, successor: Option<&Successor>) -> Result<Plan, CliError> {
+    let Some(successor) = successor else {
+        return Plan::of(config);
+    };
+    successor.open_files()?;
+    Plan::of(config).map_err(|error| error.with_remedy(successor.remedy_for_files()))
 }
 
 /// Returns the runtime of the main thread.

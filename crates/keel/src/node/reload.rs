@@ -19,6 +19,9 @@ pub(crate) fn reload(path: &Path, node: &Node, sources: &mut Sources) {
         Err(error) => return refused(error),
     };
     let changes = config::reload(&node.config.borrow(), &new);
+    if let Err(error) = changes.effective.refuse_conflicts() {
+        return refused(error);
+    }
     let plan = match Plan::of(&changes.effective) {
         Ok(plan) => plan.with_tags(node.key_form.tags),
         Err(error) => return refused(error),

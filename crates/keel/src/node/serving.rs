@@ -9,6 +9,7 @@ use super::lifetime::Lifetime;
 use super::maintenance::Maintenance;
 use super::notify::Notify;
 use super::power::PowerWatch;
+use super::privileges::Successor;
 use super::programs::{self, Programs};
 use super::qos::Qos;
 use super::raised::Raised;
@@ -20,7 +21,7 @@ use super::sources::{Plan, Sources};
 use super::start::Opened;
 use super::state::{Counters, Figures, Node};
 use super::upstreams::{self, Upstreams};
-use super::{figures, log, watchdog, writes};
+use super::{confinement, figures, log, watchdog, writes};
 use crate::config::Config;
 use crate::error::CliError;
 use cluster::power::Root;
@@ -56,6 +57,8 @@ pub(crate) struct Start<'p> {
     pub(crate) path: &'p Path,
     pub(crate) config: Config,
     pub(crate) plan: Plan,
+    /// The user to become, if root has started the node for one.
+    pub(crate) successor: Option<Successor>,
     pub(crate) begun: Instant,
     /// Whether a reload was requested during the start.
     pub(crate) is_reload_due: bool,
@@ -101,6 +104,7 @@ impl Start<'_> {
             path,
             config,
             plan,
+            successor,
             begun,
             notify,
             ..
@@ -112,6 +116,9 @@ impl Start<'_> {
             key_form,
             ..
         } = opened;
+        if let Some(successor) = &successor {
+            successor.open_files()?;
+        }
         let socket = server::bind(&config.node.socket).await?;
         let durable = DurableWatch::start(Arc::clone(&target))
             .map_err(|error| CliError::io("node", &error))?;
@@ -133,6 +140,11 @@ impl Start<'_> {
             .transpose()
             .map_err(|error| CliError::io("region", &error))?;
         let (http, http_unusable) = Http::bind(&config)?;
+        // Ports are taken, and no input has been read yet: there was no `await` since the first source was started.
+        if let Some(successor) = &successor {
+            successor.replace_root(&config, path)?;
+        }
+        confinement::confine_calls(config.node.system_calls)?;
         let deliveries = (opened.upstreams, opened.alarms);
         let workers = Workers::start(
             &config,

@@ -2,10 +2,12 @@
 
 use crate::config::{Config, KeyConfig, MqttConfig, MqttVersion, SubscribeConfig, VALIDITY_MS};
 use crate::error::CliError;
+use base::clock::Clock;
 use db::DbOptions;
 use ingest::intake::{IntakeOptions, KeyRule, KeyRules, SubscriptionRule, Template, TemplateKind};
 use ingest::line::LineOptions;
 use ingest::mqtt::{MqttOptions, Qos, Subscription, Version};
+use std::sync::Arc;
 
 /// Returns the options of the database for a store of this capacity.
 pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
@@ -171,7 +173,7 @@ pub(crate) fn broker(config: &MqttConfig) -> String {
 }
 
 /// Returns the options of the session with the broker. Reads the password.
-pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
+pub(crate) fn mqtt(config: &MqttConfig, clock: &Arc<dyn Clock>) -> Result<MqttOptions, CliError> {
     let address = broker(config);
     let subscription = |subscribe: &SubscribeConfig| Subscription {
         filter: subscribe.filter.clone(),
@@ -185,6 +187,10 @@ pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
             MqttVersion::V3_1_1 => Version::V311,
             MqttVersion::V5 => Version::V5,
         },
+        tls: config
+            .tls
+            .clone()
+            .map(|tls| tls::Client::new(tls, Arc::clone(clock))),
         username: config.username.clone(),
         password: config.password()?,
         keep_alive_seconds: config.keep_alive_seconds,

@@ -1,5 +1,6 @@
 //! The sources of a node, on the main thread: line protocol and MQTT, both through one intake, and Modbus.
 
+use super::clock::NodeClock;
 use super::database::Target;
 use super::{log, settings};
 use crate::config::Config;
@@ -51,7 +52,10 @@ pub(crate) struct Plan {
 impl Plan {
     /// Converts and checks everything, and reads the password.
     pub(crate) fn of(config: &Config) -> Result<Self, CliError> {
-        let mqtt = config.mqtt.as_ref().map(settings::mqtt).transpose()?;
+        // Certificates are judged by the clock that the whole node has.
+        let clock = NodeClock::of(config);
+        let mqtt = config.mqtt.as_ref();
+        let mqtt = mqtt.map(|mqtt| settings::mqtt(mqtt, &clock)).transpose()?;
         if let Some(options) = &mqtt {
             options
                 .check()

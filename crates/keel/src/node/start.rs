@@ -8,6 +8,7 @@ use super::database::{Db, Target, database_error};
 use super::image::{self, Holder, Image};
 use super::key_form::{KeyForm, Mark};
 use super::lifetime::{free_bytes, read_totals};
+use super::privileges::Successor;
 use super::region::NodeRegion;
 use super::signals::{Action, Signals};
 use super::upstreams::Upstreams;
@@ -56,17 +57,19 @@ pub(crate) struct Opened {
     pub(crate) alarms: Alarms,
 }
 
-/// Opens what the configuration names. The flag says whether a signal requested a reload meanwhile; `None` if a signal
-/// requested the end.
+/// Opens what the configuration names, all but an image that is a device as the successor of root. The flag says
+/// whether a signal requested a reload meanwhile; `None` if a signal requested the end.
 pub(crate) async fn open(
     config: &Config,
+    successor: Option<&Successor>,
     signals: &mut Signals,
 ) -> Result<Option<(Opened, bool)>, CliError> {
     let (done, mut opened) = oneshot::channel();
     let theirs = config.clone();
+    let successor = successor.cloned();
     let work = move || {
         // The receiver is gone if the node ends during its start.
-        done.send(open_now(&theirs)).ok();
+        done.send(open_now(&theirs, successor.as_ref())).ok();
     };
     std::thread::Builder::new()
         .name("start".into())
@@ -96,7 +99,10 @@ pub(crate) async fn open(
     }
 }
 
-fn open_now(config: &Config) -> Result<Opened, CliError> {
+fn open_now(config: &Config, successor: Option<&Successor>) -> Result<Opened, CliError> {
+    if let Some(successor) = successor {
+        successor.open_image(&config.store.image)?;
+    }
     let Image {
         mut store,
         counts,
@@ -105,6 +111,9 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         capacity_bytes,
         holder,
     } = image::open(&config.store)?;
+    if let Some(successor) = successor {
+        successor.open_files()?;
+    }
     let clock: Arc<dyn Clock> = Arc::new(NodeClock {
         system: SystemClock::new(),
         wall_trusted: config.time.wall_clock_trusted,

@@ -4,7 +4,7 @@
 use super::database::Db;
 use super::image::Device;
 use super::log;
-use crate::config::{Config, UpstreamConfig};
+use crate::config::Config;
 use crate::status::{NodeFigures, Sample, UpstreamFigures};
 use base::clock::Clock;
 use egress::forward::{Counters, Forwarding, Prepared, Upstream};
@@ -19,7 +19,8 @@ pub(crate) struct Upstreams {
 impl Upstreams {
     /// Finds or creates the cursors.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
-        let upstreams = config.upstream.iter().map(UpstreamConfig::to_options);
+        let upstreams = config.upstream.iter();
+        let upstreams = upstreams.map(|upstream| upstream.to_options(clock));
         let (prepared, failed) = Prepared::new(Arc::clone(db), clock, upstreams.collect());
         let failed = failed.into_iter();
         let unusable: Vec<_> = failed

@@ -1,5 +1,6 @@
-//! The effect of `[qos]` in a configuration: the gains that drive a node, or why there are none; the mode in which it
-//! starts; missing features of the machine. `keel config check` prints it, and the node logs it at its start.
+//! The effect of `[qos]` in a configuration: the gains that drive a node, or why there are none. The effect has also
+//! the mode in which it starts, and missing features of the machine. `keel config check` prints it, and the node logs
+//! it at its start.
 
 use super::file::Gains;
 use super::names::{actuator_name, mode_name};

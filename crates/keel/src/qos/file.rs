@@ -1,7 +1,7 @@
 //! The model file and the gains file, version 1; `QOS.md` describes every field.
 //!
 //! Both are TOML, because people read them and copy them between boards. The loaded file decides how fast a node runs,
-//! so its content is not trusted: numbers must be in their ranges (`check.rs`), and the poles of the closed loop are
+//! so its content is not trusted. Numbers must be in their ranges (`check.rs`). The poles of the closed loop are
 //! computed again from the model and the gains in the file.
 
 use super::check::{check_run, check_set_points};

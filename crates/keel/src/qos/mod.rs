@@ -1,5 +1,5 @@
-//! Quality of service as files and texts: the files that `keel qos identify` and `design` write and a node reads
-//! (`QOS.md` specifies both), the names of modes, and the effect of a configuration.
+//! Quality of service as files and texts. `keel qos identify` and `design` write the files, and a node reads them
+//! (`QOS.md` specifies both). The texts are the names of modes, and the effect of a configuration.
 //!
 //! **Files:** `file.rs` model and gains, `identified.rs` the model in them, `check.rs` their valid content, `out.rs`
 //! writing them, `names.rs` names of modes and actuators, `effect.rs` the effect of `[qos]`, `state.rs` the state that

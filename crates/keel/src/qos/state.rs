@@ -165,8 +165,8 @@ pub(crate) fn held_name(held: Saturation) -> &'static str {
 }
 
 impl QosState {
-    /// Returns whether no input is left to meet deadlines with. If the speed is at its least value, both inputs are at
-    /// their limits because the tasks need less, as on a board at night; this does not count.
+    /// Returns whether no input is left to meet deadlines with. Both inputs at their limits do not count if the speed
+    /// is at its least value. The tasks then need less, as on a board at night.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.saturated && self.speed_held != held_name(Saturation::Low)
     }

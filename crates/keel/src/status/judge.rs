@@ -171,8 +171,9 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "http_unusable",
-        "nothing is served over HTTP, because its tokens cannot be read",
+        "nothing is served over HTTP, because its tokens or its certificate cannot be read",
     ),
+    ("http_certificate", "a certificate of HTTP cannot be used"),
     (
         "upstream_unusable",
         "an upstream cannot be used as it is configured or stored: nothing goes there",
@@ -310,8 +311,11 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     if let Some(why) = &figures.http_unusable {
         add(
             "http_unusable",
-            format!("nothing is served over HTTP: {why}"),
+            format!("nothing is served over HTTP until the next start: {why}"),
         );
+    }
+    if let Some(why) = figures.certificate_error() {
+        add("http_certificate", why);
     }
     upstream(figures, &mut add);
     let recent = &figures.last_ten_minutes;

@@ -539,6 +539,12 @@ pub(crate) struct FlashFigures {
 }
 
 impl NodeFigures {
+    /// Returns what is wrong with the certificates of the HTTP side.
+    fn certificate_error(&self) -> Option<String> {
+        let why = self.http.as_ref()?.certificate_error.as_ref()?;
+        Some(format!("HTTP: {why}"))
+    }
+
     /// Copies the counters of the database. The caller must add the damage found at the start to `log`.
     pub(crate) fn take_stats(&mut self, stats: &db::Stats) {
         self.log = LogFigures {

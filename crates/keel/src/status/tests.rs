@@ -371,6 +371,12 @@ fn each_reason_shows_in_the_report() {
     degraded("http_unusable", |f| {
         f.http_unusable = Some("tokens: no such file".to_owned())
     });
+    degraded("http_certificate", |f| {
+        f.http = Some(egress::http::HttpFigures {
+            certificate_error: Some("h.key: is not there; name the right file".to_owned()),
+            ..egress::http::HttpFigures::default()
+        });
+    });
     degraded("upstream_unusable", |f| {
         f.upstream[0].unusable = Some("the cursor has version 9".to_owned());
     });

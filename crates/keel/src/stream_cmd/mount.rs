@@ -47,7 +47,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(0..=4096))]
     pool_pages: u32,
     /// Have a thread allocate free pages for --pool-pages more blocks ahead of their use, as the paper's Allocator
-    /// does; without this option, used pages are taken again
+    /// does. Without this option, used pages are taken again
     #[arg(long)]
     pool_filled: bool,
     /// Number of connections to the server: up to 16, or `each` for one for each processor

@@ -115,7 +115,7 @@ struct Pinned {
     wanted: u64,
     /// Of these, the number in the cache at the end.
     there: u64,
-    /// The size of the wanted blocks, and of those in the cache.
+    /// The size of the wanted blocks, and of the ones in the cache at the end, in bytes.
     wanted_bytes: u64,
     there_bytes: u64,
     /// The number of blocks that were fetched.

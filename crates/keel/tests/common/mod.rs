@@ -57,7 +57,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Returns a command for the program under test, with default signal dispositions: tests in the background of a script
+/// Returns a command for the program under test, with default signal dispositions. Tests in the background of a script
 /// have SIGINT ignored, and children inherit that.
 pub fn keel() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keel"));

@@ -157,7 +157,7 @@ impl Node {
         serde_json::from_str(&self.ok(arguments)).unwrap()
     }
 
-    /// Returns standard output as one JSON value, whatever the exit status says of the node's health.
+    /// Returns standard output as one JSON value, with any exit status: it says whether the node is degraded.
     pub fn json_degraded(&self, arguments: &[&str]) -> Value {
         serde_json::from_slice(&self.run(arguments).stdout).unwrap()
     }

@@ -1,5 +1,5 @@
-//! What the tests of `keel stream` share: a published program whose reads are known, a server, a mount, and a
-//! connection between them that can be disturbed.
+//! What the tests of `keel stream` share: a published program whose reads are known, a server, and a mount. The
+//! connection between them can be disturbed.
 
 // Each test program uses only a part of this file.
 #![allow(dead_code)]
@@ -350,7 +350,7 @@ impl Drop for Mount {
     }
 }
 
-/// Detaches a mount, whatever its state.
+/// Detaches a mount in any state.
 pub fn detach(directory: &Path) {
     Command::new("umount")
         .arg("-l")

@@ -258,7 +258,7 @@ fn fill(buffer: &mut [u8], bytes: &[u8], end: &[u8]) -> Result<usize, Failure> {
 }
 
 /// A function that reads the bytes of a value. It is called again if a write changed them during the call, so it must
-/// start from the beginning each time; only what it read in its last call is a value. It should be short, and must not
+/// start from the beginning each time. Only what it read in its last call is a value. It should be short, and must not
 /// use the view after it returns.
 #[allow(non_camel_case_types)]
 pub type keel_look_at = Option<unsafe extern "C" fn(context: *mut c_void, view: *const keel_view)>;

@@ -236,10 +236,10 @@ unsafe fn put_value(
 }
 
 /// Like keel_put_float(), but over the task's own connection, and counted as data time. In a firm task the reading is
-/// buffered until the instance ends, and stored together with the other readings of the instance or not at all. If the
-/// instance was late, or its puts reached the node after the deadline, the ticket ends with KEEL_LATE, and none of them
-/// is stored. After KEEL_IO and KEEL_GONE some of them may be stored; after any other error none is. KEEL_BUSY means
-/// that the instance puts too much.
+/// buffered until the instance ends. It is stored together with the other readings of the instance, or not at all. If
+/// the instance was late, or its puts reached the node after the deadline, the ticket ends with KEEL_LATE, and none of
+/// them is stored. After KEEL_IO and KEEL_GONE some of them may be stored; after any other error none is. KEEL_BUSY
+/// means that the instance puts too much.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_put_float(
     task: *mut keel_task,

@@ -149,7 +149,8 @@ impl<'s, S: Storage> Archive<'s, S> {
         Some(table)
     }
 
-    /// All generations that have a table, newest first, and the number of those that have none.
+    /// At most `count_max` generations that have a table, newest first. The number counts the generations without a
+    /// table that were found before the last of them.
     pub(super) fn tables(&mut self, count_max: usize) -> Result<(Vec<Table>, u64)> {
         let (mut tables, mut damaged) = (Vec::new(), 0);
         for (generation, bytes) in self.files()?.into_iter().rev() {

@@ -572,7 +572,7 @@ fn image(region: &Region) -> (Image, BTreeSet<u64>) {
     (image, present)
 }
 
-/// Checks that only the bytes of one file differ from both views, and that each of those bytes is from one of them.
+/// Checks that only the bytes of one file differ from both views, and that each byte of it is from one of the views.
 fn is_mixture(found: &View, before: &View, after: &View, path: &[u8]) -> Result<(), String> {
     for other in [before, after] {
         let mut found = found.clone();

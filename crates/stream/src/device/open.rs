@@ -108,8 +108,8 @@ impl Opening<'_> {
         // One of several places may have lost the note. A place that still has it is not written again.
         if self.seen != Some(seen) || cache.is_some() {
             match notes::set_seen(state, cache, &self.settings.server, &seen) {
-                // The cache is optional, so its failure is no error. A user who needs the note to be durable configures
-                // a state folder.
+                // The cache is optional, so its failure is no error. A state folder in the settings keeps the note
+                // durably.
                 Err(DeviceError::Cache(_)) => add(&self.counts.notes_failed, 1),
                 // A note of an older device already has this version, which protects against older ones.
                 Err(DeviceError::State { .. }) if lacks_hash => add(&self.counts.notes_failed, 1),

@@ -134,9 +134,9 @@ pub trait Predictor: Send {
     fn tick(&mut self, now_ms: u64);
     /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
-    /// Returns what is likely to be requested next of this file, in order. It is the rest of the segment that the
-    /// task's last request of the file was answered from, and the next `segments` segments of that action. Empty if the
-    /// task follows no action there. Plans are not included: what is sent whole is not requested.
+    /// Returns what is likely to be requested next of this file, in order. It is the rest of the segment that answered
+    /// the task's last request of the file, and the next `segments` segments of that action. Empty if the task follows
+    /// no action there. Plans are not included: what is sent whole is not requested.
     fn following(&self, _token: Token, _file: FileId, _segments: usize) -> Vec<BlockAt> {
         Vec::new()
     }

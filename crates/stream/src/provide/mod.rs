@@ -32,8 +32,8 @@ const AHEAD_SEGMENTS_MAX: usize = 256;
 pub enum Arm {
     /// Nothing.
     None,
-    /// When a task begins, the kernel reads all of its program and of the files that its known actions name
-    /// (`posix_fadvise`), for one task at a time.
+    /// When a task begins, the kernel reads all of its program and of the files that its known actions name. It does so
+    /// for one task at a time (`posix_fadvise`).
     Madvise,
     /// At the start of the server: segments above a threshold of normalised variance, and the first segment of each
     /// action.
@@ -57,8 +57,8 @@ pub struct ProviderCounters {
     pub ahead_used: u64,
     /// The number of read-ahead segments that were evicted before a request.
     pub ahead_unused: u64,
-    /// The number of read-ahead requests that found the queue full, and of tasks that began while the kernel was asked
-    /// for the files of another one.
+    /// The number of read-ahead requests that found the queue full. Tasks that began while the kernel was asked for the
+    /// files of another one count, too.
     pub ahead_dropped: u64,
     /// The number of segments that the kernel was asked to read ahead.
     pub advised: u64,

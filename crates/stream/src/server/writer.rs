@@ -1,7 +1,7 @@
-//! What is sent on a connection, and in which order: short answers, blocks that programs wait for, other requested
-//! data, prefetched blocks, and last the blocks of `Fetch`. The writer encodes one message at a time and waits until
-//! the socket has taken it. So a demanded block waits for at most one piece, and a slow reader costs one message of
-//! memory.
+//! What is sent on a connection, and in which order. First come short answers, then blocks that programs wait for,
+//! other requested data, prefetched blocks, and last the blocks of `Fetch`. The writer encodes one message at a time
+//! and waits until the socket has taken it. So a demanded block waits for at most one piece, and a slow reader costs
+//! one message of memory.
 
 use super::bundles::{LEVEL_FAST, compress, compress_bytes};
 use super::connection::Connection;

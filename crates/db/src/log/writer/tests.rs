@@ -205,7 +205,7 @@ fn a_time_of_the_nodes_clock_takes_no_more_in_us() {
     assert_eq!(forms, sampled.map(|(.., kind, bytes)| (kind, bytes)));
 }
 
-/// If the second of two anchors is lost, the first one stands in: a time that only the second one reads back right
+/// If the second of two anchors is lost, the first one stands in. So a time that only the second one reads back right
 /// is written whole.
 #[test]
 fn a_time_is_short_only_if_the_anchor_before_reads_it_too() {

@@ -14,6 +14,7 @@ use base::block::BlockDevice;
 use packet::{Packet, Welcome};
 use std::collections::VecDeque;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 
 /// Approximate limit of the bytes that wait for the socket.
 const OUT_BYTES_MAX: usize = 256 << 10;
@@ -63,6 +64,7 @@ pub(crate) struct Connection {
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
     pub(crate) address: &'a str,
+    pub(crate) tls: Option<&'a tls::Client>,
     pub(crate) version: MqttVersion,
     pub(crate) client_id: &'a str,
     pub(crate) login: Option<&'a (String, String)>,
@@ -87,6 +89,7 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
     let login = secret::login(login.as_ref())?;
     connect_to(Session {
         address,
+        tls: options.tls.as_ref(),
         version: *version,
         client_id,
         login: login.as_ref(),
@@ -100,16 +103,20 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
 pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, String> {
     let Session {
         address,
+        tls,
         version,
         client_id,
         login,
         keep_alive_seconds,
         inflight_max,
     } = session;
-    let mut wire = wire::connect(address).await?;
+    let mut wire = wire::connect(address, tls).await?;
     let greeting = packet::connect(version, client_id, login, keep_alive_seconds)
         .ok_or("CONNECT could not be written: client_id, username or password is too long")?;
-    let failed = |error: std::io::Error| format!("{address}: no answer to CONNECT: {error}");
+    let failed = |error: std::io::Error| {
+        let why = wire::why(&error);
+        format!("{address}: no answer to CONNECT: {why}")
+    };
     let mut written = 0;
     let mut input = Vec::new();
     let welcome = loop {
@@ -245,7 +252,7 @@ impl Connection {
             };
             match event {
                 None => {}
-                Some(Err(error)) => return Leave::Lost(error.to_string()),
+                Some(Err(error)) => return Leave::Lost(wire::why(&error)),
                 Some(Ok(Event::Read(0))) => {
                     return Leave::Lost("the broker has closed the connection".into());
                 }
@@ -480,6 +487,8 @@ impl Connection {
                     Ok(Event::Read(_)) => {}
                 }
             }
+            // What TLS holds back, and the end of its session.
+            let _ = self.wire.shutdown().await;
         };
         let _ = tokio::time::timeout(Duration::from_millis(FAREWELL_MS), said).await;
     }

@@ -15,8 +15,8 @@ use crate::intake::{
     Reason, SparkplugRule,
 };
 
-/// What `{place}` of a key is: for metrics of an edge node, before the device for metrics of a device, and for the
-/// state of either.
+/// How `{place}` of a key begins. These are the beginnings for metrics of an edge node, for metrics of a device, whose
+/// name follows, and for the state of either.
 const PLACE_NODE: &str = "node";
 const PLACE_DEVICE: &str = "device";
 const PLACE_STATE: &str = "state";

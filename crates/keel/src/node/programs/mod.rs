@@ -285,7 +285,7 @@ mod tests {
         let store = "a store of no other test".to_owned();
         let started = Programs::start(&empty, Path::new("/keel.toml"), store, own_tasks);
         let mut programs = started.await.unwrap();
-        // No system has so much memory for a stack.
+        // No system has a quarter of the address space as memory for a stack.
         programs.stack_bytes = usize::MAX / 4;
         programs.reload(&config.task);
         let (_, tasks) = programs.figures();

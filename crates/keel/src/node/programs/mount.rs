@@ -9,6 +9,9 @@ use crate::config::MountConfig;
 use crate::node::log;
 use crate::status::{MountFigures, MountTraffic};
 use serde::Deserialize;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -96,7 +99,8 @@ fn start(
         .symlink_metadata()
         .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     {
-        std::fs::create_dir_all(&directory).map_err(|error| {
+        let made = make_readable(&directory);
+        made.map_err(|error| {
             let why = crate::error::describe(&error);
             format!("{} cannot be made: {why}", directory.display())
         })?;
@@ -105,6 +109,18 @@ fn start(
         .map_err(|error| format!("cannot be started: {}", crate::error::describe(&error)))?;
     watch.figures().process = Some(process.id());
     Ok(process)
+}
+
+/// Makes a folder, and those above it that are missing. Programs of all users reach the mount through them, also under
+/// the node's umask.
+fn make_readable(folder: &Path) -> std::io::Result<()> {
+    let missing = folder.ancestors().take_while(|one| !one.exists());
+    let missing: Vec<&Path> = missing.collect();
+    std::fs::create_dir_all(folder)?;
+    for one in missing {
+        std::fs::set_permissions(one, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 fn command(config: &MountConfig, around: &Surroundings) -> Command {

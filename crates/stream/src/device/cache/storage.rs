@@ -39,8 +39,8 @@ impl StorageError {
 }
 
 /// Named files that only grow, used by several threads of one process; no other process writes to them. A power cut
-/// affects what changed since a file's last [`sync`](Self::sync): appended bytes may be lost or wrong from some byte
-/// on; a created file may be missing, and a deleted one may exist again.
+/// affects what changed since a file's last [`sync`](Self::sync). Appended bytes may be lost or wrong from some byte
+/// on. A created file may be missing, and a deleted one may exist again.
 ///
 /// Names are 1 to 20 lower-case letters, digits and dashes.
 pub trait Storage: Send + Sync {

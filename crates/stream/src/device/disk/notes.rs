@@ -320,8 +320,8 @@ fn plan_name(path: &[u8]) -> String {
 }
 
 /// Encodes what a task needed, as a note that stays valid across versions: paths, and runs of their blocks in order.
-/// Little-endian: format u8, number of files u32, for each its path's length u16 and its path, then runs of file u32,
-/// first block u32, count u32.
+/// Little-endian: format u8, number of files u32, for each its path's length u16 and its path. Then runs follow: file
+/// u32, first block u32, count u32.
 pub(crate) fn plan_bytes(manifest: &Manifest, paths: &Paths, blocks: &[BlockAt]) -> Vec<u8> {
     let mut files: HashMap<FileId, u32> = HashMap::new();
     let (mut table, mut runs) = (Vec::new(), Vec::<(u32, u32, u32)>::new());

@@ -13,8 +13,8 @@
 //! - With an evicted block that is read again, only a few blocks that follow it. The rest of its run was not wanted the
 //!   first time.
 //!
-//! - If a round trip is short and most blocks were evicted unread, since readers jump, only the half of the run in
-//!   which the block lies. Bandwidth limits the readers then.
+//! - If a round trip is short and readers jump, so that most blocks were evicted unread: only the half of the run with
+//!   the block. Bandwidth limits the readers then.
 //!
 //! These blocks are not reported to the server as read: they are requested with low priority and without a task. An
 //! action consists of the blocks that programs have read.
