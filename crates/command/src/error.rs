@@ -140,7 +140,7 @@ impl CliError {
     fn io_remedy(code: Code) -> &'static str {
         match code {
             Code::NotFound => "check the path",
-            Code::Denied => "check the permissions, or run as a user who may",
+            Code::Denied => "check the permissions, or run as a user with access",
             Code::Full => "free some space",
             Code::Exists => "choose another path",
             Code::Busy => "close what uses it, then try again",
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_whatever_it_names() {
+    fn an_error_is_one_line_with_any_name() {
         let error = CliError::failure("a\nb", "is\r\nbroken", "mend it");
         assert_eq!(error.to_string(), "a\\nb: is\\r\\nbroken; mend it");
         assert_eq!(error.status(), 1);

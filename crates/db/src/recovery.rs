@@ -170,6 +170,15 @@ pub(crate) fn recover<S: SegmentStore>(
     {
         resume = None;
     }
+    // An append reads the end of its segment. After a stop, this start has not read it.
+    if let Some((number, bytes)) = resume
+        && bytes > 0
+        && (number, bytes) == (from, offset)
+        && !is_end_readable(store, number, bytes)
+    {
+        report.damage.pieces_unreadable += 1;
+        resume = None;
+    }
     Ok(Recovered {
         resume,
         needed_from: head.map(|head| head.segment),
@@ -183,6 +192,16 @@ pub(crate) fn recover<S: SegmentStore>(
         is_older_store,
         owners,
     })
+}
+
+/// Whether the last byte of a segment of this many bytes can be read.
+fn is_end_readable<S: SegmentStore>(store: &mut S, number: u32, bytes: u64) -> bool {
+    let Ok(file) = store.open(&segment_name(number)) else {
+        return false;
+    };
+    let read = store.read(file, bytes - 1, &mut [0]);
+    store.close(file);
+    matches!(read, Ok(1))
 }
 
 fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {

@@ -203,7 +203,7 @@ fn a_segment_that_goes_while_it_is_read_is_counted() {
 }
 
 #[test]
-fn a_limit_of_what_is_held_takes_nothing_from_the_history() {
+fn a_limit_of_the_backlog_takes_nothing_from_the_history() {
     let clock = sim_clock();
     let mut random = Random::new(1);
     let retention = Retention {

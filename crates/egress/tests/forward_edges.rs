@@ -142,7 +142,7 @@ fn readings_sent_again_because_a_cursor_is_lost_are_counted() {
     let name = "upstream-test";
     let spoiled = db.with_store(|store| store.replace(name, b"no cursor"));
     assert!(matches!(spoiled, Some(Ok(()))));
-    let db = Arc::into_inner(db).expect("nobody has it");
+    let db = Arc::into_inner(db).expect("this is the only owner");
     let store = db.close().expect("closed");
     let db = open(
         reopen(store.device().clone()),

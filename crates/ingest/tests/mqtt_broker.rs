@@ -202,7 +202,7 @@ fn a_broker_that_is_absent_at_first_is_found_when_it_comes() {
 }
 
 #[test]
-fn bad_messages_and_oversized_ones_cost_themselves_alone() {
+fn bad_and_oversized_messages_are_refused_alone() {
     if !installed() {
         return;
     }

@@ -746,7 +746,7 @@ fn a_message_of_qos_2_that_is_sent_again_is_recorded_once() {
 /// A broker that keeps sending requests without reading the answers is no longer read, so that the answers do not pile
 /// up.
 #[test]
-fn answers_that_nobody_reads_do_not_pile_up() {
+fn unread_answers_do_not_pile_up() {
     const PUBRELS: [u8; 4] = [0x62, 2, 0, 7];
     let fake = Fake::new(Version::V311);
     let store = Store::new();
@@ -773,7 +773,7 @@ fn answers_that_nobody_reads_do_not_pile_up() {
 }
 
 #[test]
-fn stopping_waits_for_what_is_in_flight_but_not_for_ever() {
+fn stopping_waits_for_readings_in_flight_but_not_for_ever() {
     for version in BOTH {
         let fake = Fake::new(version);
         let store = Store::new();

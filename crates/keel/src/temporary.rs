@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_killed_runs_go_and_those_that_are_held_stay() {
+    fn folders_of_killed_runs_are_deleted_and_locked_ones_stay() {
         let scratch = scratch("folders");
         let parent = scratch.path();
         let held = Folder::create_in(parent, "job").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_taken_over_once_nobody_holds_it() {
+    fn an_empty_file_is_taken_over_once_it_is_unlocked() {
         let scratch = scratch("files");
         let path = scratch.path().join("out.jsonl");
         let first = new_file(&path).unwrap();

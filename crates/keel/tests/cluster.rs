@@ -449,7 +449,7 @@ fn a_missing_program_is_named_with_the_remedy() {
     assert!(fails(&words, 1).contains("is no launcher of MPICH"));
     for (hosts, said) in [
         ("", "there is no host"),
-        ("localhost\n", "nobody to talk to"),
+        ("localhost\n", "at least 2 ranks are needed"),
         ("a\na\n", "line 2: a is there already"),
         ("-x\n", "line 1: `-x` is no name"),
     ] {
@@ -624,7 +624,7 @@ fn link_file(dir: &TempDir, label: &str, transport: Transport, sizes: &[u64]) ->
 }
 
 #[test]
-fn advice_takes_what_messages_cost_from_a_measurement_and_a_report_shows_the_fit() {
+fn advice_uses_the_measured_cost_of_messages_and_a_report_shows_the_fit() {
     let dir = TempDir::new();
     let sizes: Vec<u64> = (2..=22).map(|power| 1 << power).collect();
     let link = link_file(&dir, "pair", Transport::Network, &sizes);

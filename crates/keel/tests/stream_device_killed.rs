@@ -36,7 +36,7 @@ fn ends(mut child: Child, what: &str) {
 }
 
 /// Checks what the next mount on the same directory reports about the remains there.
-fn says_what_was_there(dir: &TempDir, at: &str, server: &str, options: &[&str]) {
+fn assert_remains_are_reported(dir: &TempDir, at: &str, server: &str, options: &[&str]) {
     let at = dir.file(at);
     let mut child = keel()
         .args(["stream", "mount", server])
@@ -139,7 +139,7 @@ fn the_next_mount_is_right_after_a_kill_of_an_idle_mount() {
     let mut look = Command::new("ls");
     look.arg("-R").arg(&mount.at);
     ends(start(look), "a look");
-    says_what_was_there(&dir, "at", &address, &options);
+    assert_remains_are_reported(&dir, "at", &address, &options);
     drop(open);
     let again = Mount::start(&dir, "at", server.address, &options);
     runs_well(&dir, &again, ARGUMENTS);
@@ -204,6 +204,6 @@ fn a_dead_mount_is_not_taken_for_alive_from_the_cache_of_the_kernel() {
     assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);
     let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
     mount.kill();
-    says_what_was_there(&dir, "at", &server.address.to_string(), &[]);
+    assert_remains_are_reported(&dir, "at", &server.address.to_string(), &[]);
     drop(open);
 }

@@ -22,7 +22,7 @@ use stream::device::cache::{BlockCache, CacheOptions};
 const FAR: &str = "900-920";
 const FAR_TABLE_BLOCKS: usize = 1_000;
 
-fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
+fn assert_a_second_run_needs_no_server(dir: &TempDir, cache: &str) {
     tree_of(dir, FAR_TABLE_BLOCKS);
     let mut server = Server::start(&publish(dir), &[]);
     let options = ["--cache", cache];
@@ -58,7 +58,7 @@ fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
 fn a_program_that_ran_once_runs_from_a_cache_in_a_directory() {
     if !cannot_mount() {
         let dir = TempDir::new();
-        what_ran_once_runs_alone(&dir, &path(&dir, "cache"));
+        assert_a_second_run_needs_no_server(&dir, &path(&dir, "cache"));
     }
 }
 
@@ -66,12 +66,12 @@ fn a_program_that_ran_once_runs_from_a_cache_in_a_directory() {
 fn a_program_that_ran_once_runs_from_a_cache_in_a_flash_store() {
     if !cannot_mount() {
         let dir = TempDir::new();
-        what_ran_once_runs_alone(&dir, &flash_image(&dir, "cache.img", "16M"));
+        assert_a_second_run_needs_no_server(&dir, &flash_image(&dir, "cache.img", "16M"));
     }
 }
 
 #[test]
-fn with_neither_server_nor_cache_there_is_one_line_that_says_so() {
+fn a_mount_without_server_and_cache_fails_with_one_line() {
     if cannot_mount() {
         return;
     }
@@ -99,7 +99,7 @@ fn signed_manifest(store: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_cached_manifest_that_somebody_else_has_signed_is_not_believed() {
+fn a_cached_manifest_of_another_signer_is_refused() {
     if cannot_mount() {
         return;
     }
@@ -259,7 +259,7 @@ fn a_pinned_program_runs_without_a_server() {
 }
 
 #[test]
-fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
+fn a_pin_reads_its_blocks_and_names_missing_ones_at_once() {
     if cannot_mount() {
         return;
     }
@@ -311,7 +311,7 @@ fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
 }
 
 #[test]
-fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
+fn a_cache_too_small_to_pin_all_is_reported_and_used_as_far_as_it_goes() {
     if cannot_mount() {
         return;
     }

@@ -249,7 +249,7 @@ fn keys_are_made_once_and_used_by_name() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line_with_a_remedy() {
+fn wrong_arguments_are_told_in_one_line_with_a_remedy() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     for command in ["ls", "check"] {
@@ -299,7 +299,7 @@ fn too_few_open_files_are_said_in_one_line() {
     let (at, cache) = (dir.file("at"), dir.file("cache"));
     fs::create_dir_all(&at).unwrap();
     let (at, cache) = (at.to_str().unwrap(), cache.to_str().unwrap());
-    let nobody = "127.0.0.1:9";
+    let no_server = "127.0.0.1:9";
     let limited = |limit: &str, arguments: &[&str]| {
         let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
         Command::new("bash")
@@ -314,8 +314,8 @@ fn too_few_open_files_are_said_in_one_line() {
         &["pack", &tree, &store],
         &["check", &store],
         &["serve", &store, "--insecure", "--listen", "127.0.0.1:0"],
-        &["mount", nobody, at, "--insecure"],
-        &["pin", nobody, "--all", "--insecure", "--cache", cache],
+        &["mount", no_server, at, "--insecure"],
+        &["pin", no_server, "--all", "--insecure", "--cache", cache],
     ];
     for arguments in commands {
         let output = limited("-n 12", arguments);
@@ -434,7 +434,7 @@ fn paths_are_written_as_in_a_shell() {
 }
 
 #[test]
-fn a_user_who_may_read_a_store_may_check_it() {
+fn a_user_with_read_access_to_a_store_can_check_it() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     ok(&["stream", "pack", &tree, &store]);
@@ -464,7 +464,7 @@ fn a_damaged_store_is_not_to_be_pruned() {
 }
 
 #[test]
-fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
+fn a_store_that_has_lost_a_file_names_it_with_a_remedy() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     let file = |name: &str| Path::new(&store).join(name);

@@ -7,6 +7,7 @@ use base::sim::SimDevice;
 use db::{Time, scan_log};
 use flash::{OpenOptions, Store};
 
+use crate::clock::Probes;
 use crate::device::Device;
 use crate::ledger::Ledger;
 use crate::sensors::Feed;
@@ -22,8 +23,16 @@ pub(crate) enum Invariant {
     NothingInvented,
     /// I4.
     Order,
+    /// I5.
+    Bounds,
     /// I6.
     Taken,
+    /// I7.
+    Freshness,
+    /// I9.
+    Alarms,
+    /// I12.
+    Forwarded,
     /// I13.
     TrueAcknowledgement,
     /// I14.
@@ -38,7 +47,11 @@ impl Invariant {
             Self::NothingAltered => "I2",
             Self::NothingInvented => "I3",
             Self::Order => "I4",
+            Self::Bounds => "I5",
             Self::Taken => "I6",
+            Self::Freshness => "I7",
+            Self::Alarms => "I9",
+            Self::Forwarded => "I12",
             Self::TrueAcknowledgement => "I13",
             Self::StartEnds => "I14",
         }
@@ -50,7 +63,11 @@ impl Invariant {
             Self::NothingAltered => "no reading is altered",
             Self::NothingInvented => "no reading is invented",
             Self::Order => "the readings of a key keep their order",
-            Self::Taken => "a right reading is taken, and a taken one becomes durable",
+            Self::Bounds => "no limit is exceeded",
+            Self::Taken => "a right reading is taken, and a taken one becomes durable in time",
+            Self::Freshness => "a value is the latest one, with its age, and fresh or not by that",
+            Self::Alarms => "each crossing of a threshold is told once, in order, or counted",
+            Self::Forwarded => "an upstream gets each reading, and twice only for a reason",
             Self::TrueAcknowledgement => "what is acknowledged is on the device",
             Self::StartEnds => "a start ends, within its bounds",
         }
@@ -89,6 +106,42 @@ pub(crate) struct Logged<'a> {
     pub(crate) value: &'a [u8],
 }
 
+/// Returns the number of a reading that is as it was offered, and that was taken.
+///
+/// # Errors
+/// I2 or I3.
+pub(crate) fn number_of(
+    feed: &Feed<'_>,
+    ledger: &Ledger,
+    logged: &Logged<'_>,
+) -> Result<u64, Broken> {
+    let invented = |why: String| Err(Broken::new(Invariant::NothingInvented, why));
+    let Some(sensor) = logged.sensor else {
+        return invented(format!("a key of no sensor, at {} ns", logged.time.ns()));
+    };
+    let Some(number) = feed.number_of(sensor, logged.time) else {
+        let ns = logged.time.ns();
+        return invented(format!("sensor {sensor} has no reading at {ns} ns"));
+    };
+    if logged.time != feed.time(number) || logged.value != feed.value(number) {
+        let found = format!(
+            "reading {number} has {} ns and {:?} instead of {} ns and {:?}",
+            logged.time.ns(),
+            logged.value,
+            feed.time(number).ns(),
+            feed.value(number)
+        );
+        return Err(Broken::new(Invariant::NothingAltered, found));
+    }
+    if ledger.is_refused(number) {
+        return invented(format!("reading {number} was refused"));
+    }
+    if ledger.times_taken(number) == 0 {
+        return invented(format!("reading {number} was never taken"));
+    }
+    Ok(number)
+}
+
 /// What was found of a log, in its order.
 pub(crate) struct Found {
     /// How often each reading was found.
@@ -97,6 +150,8 @@ pub(crate) struct Found {
     last: Vec<Option<u64>>,
     /// Readings that were found again.
     again: u64,
+    /// Of two copies of a reading, the first one may be missing: damaged, deleted or not read.
+    misses_copies: bool,
 }
 
 impl Found {
@@ -105,7 +160,13 @@ impl Found {
             times: Vec::new(),
             last: vec![None; feed.sensors().count()],
             again: 0,
+            misses_copies: false,
         }
+    }
+
+    /// From now on, the first of two copies of a reading may be missing.
+    pub(crate) fn miss_copies(&mut self) {
+        self.misses_copies = true;
     }
 
     /// Returns how many readings were found again.
@@ -123,31 +184,8 @@ impl Found {
         ledger: &Ledger,
         logged: &Logged<'_>,
     ) -> Result<(), Broken> {
-        let invented = |why: String| Err(Broken::new(Invariant::NothingInvented, why));
-        let Some(sensor) = logged.sensor else {
-            return invented(format!("a key of no sensor, at {} ns", logged.time.ns()));
-        };
-        let Some(number) = feed.number_of(sensor, logged.time) else {
-            let ns = logged.time.ns();
-            return invented(format!("sensor {sensor} has no reading at {ns} ns"));
-        };
-        if logged.time != feed.time(number) || logged.value != feed.value(number) {
-            let found = format!(
-                "reading {number} has {} ns and {:?} instead of {} ns and {:?}",
-                logged.time.ns(),
-                logged.value,
-                feed.time(number).ns(),
-                feed.value(number)
-            );
-            return Err(Broken::new(Invariant::NothingAltered, found));
-        }
-        if ledger.is_refused(number) {
-            return invented(format!("reading {number} was refused"));
-        }
+        let number = number_of(feed, ledger, logged)?;
         let taken = ledger.times_taken(number);
-        if taken == 0 {
-            return invented(format!("reading {number} was never taken"));
-        }
         let place = number as usize;
         if self.times.len() <= place {
             self.times.resize(place + 1, 0);
@@ -155,18 +193,21 @@ impl Found {
         self.times[place] = self.times[place].saturating_add(1);
         let times = self.times[place];
         if times > taken {
-            return invented(format!(
-                "reading {number} is there {times} times, and was taken {taken} times"
-            ));
+            let found =
+                format!("reading {number} is there {times} times, and was taken {taken} times");
+            return Err(Broken::new(Invariant::NothingInvented, found));
         }
         if times > 1 {
             self.again += 1;
             return Ok(());
         }
-        let last = &mut self.last[usize::from(sensor)];
+        let last = &mut self.last[usize::from(feed.sensor(number))];
         if let Some(before) = *last
             && before >= number
         {
+            if self.misses_copies && taken > 1 {
+                return Ok(());
+            }
             let found = format!("reading {number} comes after {before} of the same sensor");
             return Err(Broken::new(Invariant::Order, found));
         }
@@ -174,20 +215,31 @@ impl Found {
         Ok(())
     }
 
-    fn has(&self, number: u64) -> bool {
+    /// Whether the reading was found.
+    pub(crate) fn has(&self, number: u64) -> bool {
         self.times
             .get(number as usize)
             .is_some_and(|times| *times > 0)
     }
 
-    /// Checks that every acknowledged reading was found.
+    /// Returns the first acknowledged reading that was not found, although nothing excuses that: damage that was
+    /// counted, or that its number in the log is below `gone_end`.
+    fn first_lost(&self, ledger: &Ledger, gone_end: u64) -> Option<u64> {
+        (0..ledger.end()).find(|number| ledger.is_owed(*number, gone_end) && !self.has(*number))
+    }
+
+    /// Checks that every acknowledged reading was found, but for those that are deleted: their number in the log is
+    /// below `gone_end`.
     ///
     /// # Errors
     /// The invariant that says so.
-    pub(crate) fn complete(&self, ledger: &Ledger, invariant: Invariant) -> Result<(), Broken> {
-        let lost =
-            (0..ledger.end()).find(|number| ledger.is_acknowledged(*number) && !self.has(*number));
-        lost.map_or(Ok(()), |number| {
+    pub(crate) fn complete(
+        &self,
+        ledger: &Ledger,
+        gone_end: u64,
+        invariant: Invariant,
+    ) -> Result<(), Broken> {
+        self.first_lost(ledger, gone_end).map_or(Ok(()), |number| {
             let found = format!("reading {number} was acknowledged and is not there");
             Err(Broken::new(invariant, found))
         })
@@ -211,38 +263,82 @@ impl Found {
     }
 }
 
+/// What must be on a device.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected<'a> {
+    pub(crate) feed: &'a Feed<'a>,
+    pub(crate) ledger: &'a Ledger,
+    /// Readings numbered below this were durable.
+    pub(crate) durable_end: u64,
+    /// Readings numbered below this may be deleted: retention has counted them.
+    pub(crate) gone_end: u64,
+    /// The device has broken its contract: what is lost must be counted as damage.
+    pub(crate) is_harmed: bool,
+    /// Readings to which the node gives the time.
+    pub(crate) probes: Option<&'a Probes>,
+    /// What does not hold if something is lost.
+    pub(crate) invariant: Invariant,
+}
+
+/// What was found on a device.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// Whether the store opens; it may not if the device has broken its contract.
+    pub(crate) opens: bool,
+    /// Number in the log of its first reading.
+    pub(crate) first: Option<u64>,
+    /// Acknowledged readings that are not there, and whose loss is counted.
+    pub(crate) lost: Vec<u64>,
+}
+
 /// Checks what is left on a device: the store opens and is whole. Its log has every acknowledged reading and every
-/// reading numbered below `durable_end`, and nothing else than what was taken.
+/// reading numbered below `durable_end`, but for the oldest ones that retention has counted, and nothing else than what
+/// was taken.
 ///
 /// # Errors
 /// `invariant` for what is lost; I2, I3 or I4.
-pub(crate) fn image(
-    device: SimDevice,
-    feed: &Feed<'_>,
-    ledger: &Ledger,
-    durable_end: u64,
-    invariant: Invariant,
-) -> Result<(), Broken> {
+pub(crate) fn image(device: SimDevice, expected: &Expected<'_>) -> Result<Contents, Broken> {
+    let Expected {
+        feed,
+        ledger,
+        durable_end,
+        gone_end,
+        is_harmed,
+        probes,
+        invariant,
+    } = *expected;
     let lost = |found: String| Err(Broken::new(invariant, found));
     let mut store = match Store::open(Device::image(device), &OpenOptions::default()) {
         Ok(store) => store,
+        Err(_) if is_harmed => return Ok(Contents::default()),
         Err(error) => return lost(format!("the store does not open: {error}")),
     };
     let mut found = Found::new(feed);
-    let mut below = 0;
+    if is_harmed || gone_end > 0 {
+        found.miss_copies();
+    }
+    let (mut first, mut end, mut below) = (None, 0, 0);
     let mut broken = None;
     let scanned = scan_log(&mut store, &mut |entry| {
+        first.get_or_insert(entry.lsn);
+        end = entry.lsn + 1;
         below += u64::from(entry.lsn < durable_end);
         // A name that is not there is a loss, and the report counts it.
         let Some(key) = entry.key else {
             return ControlFlow::Continue(());
         };
-        let logged = Logged {
-            sensor: feed.sensor_of(key),
-            time: entry.time,
-            value: entry.value,
+        let added = match probes.and_then(|probes| probes.index_of(key).zip(Some(probes))) {
+            Some((probe, probes)) => probes.check_logged(probe, entry),
+            None => {
+                let logged = Logged {
+                    sensor: feed.sensor_of(key),
+                    time: entry.time,
+                    value: entry.value,
+                };
+                found.add(feed, ledger, &logged)
+            }
         };
-        match found.add(feed, ledger, &logged) {
+        match added {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 broken = Some(error);
@@ -255,23 +351,55 @@ pub(crate) fn image(
     }
     let report = match scanned {
         Ok(report) => report,
+        Err(_) if is_harmed => return Ok(Contents::default()),
         Err(error) => return lost(format!("the log cannot be read: {error}")),
     };
+    let mut contents = Contents {
+        opens: true,
+        first,
+        lost: Vec::new(),
+    };
+    if is_harmed {
+        let missing = |number: &u64| ledger.is_owed(*number, gone_end) && !found.has(*number);
+        contents.lost = (0..ledger.end()).filter(missing).collect();
+        let is_counted = report.damage.any()
+            || report.readings_unnamed > 0
+            || check_store(&mut store, invariant).is_err();
+        // A lost write of a record takes back the last calls, and what they have appended: nothing can count that.
+        let is_taken_back = end < durable_end;
+        if let Some(number) = contents.lost.first()
+            && !is_counted
+            && !is_taken_back
+        {
+            return lost(format!(
+                "reading {number} was acknowledged and is not there, and nothing counts it"
+            ));
+        }
+        return Ok(contents);
+    }
     if report.readings_unnamed > 0 {
         let unnamed = report.readings_unnamed;
         return lost(format!("the names of {unnamed} readings are not there"));
     }
-    found.complete(ledger, invariant)?;
-    if below < durable_end {
+    let begin = first.unwrap_or(durable_end);
+    if begin > gone_end {
         return lost(format!(
-            "readings below {durable_end} were durable, and {below} of them are there"
+            "the log begins with {begin}, and what is below {gone_end} is counted as deleted"
+        ));
+    }
+    found.complete(ledger, begin, invariant)?;
+    let due = durable_end.saturating_sub(begin);
+    if below < due {
+        return lost(format!(
+            "readings from {begin} to {durable_end} were durable, and {below} of these {due} are there"
         ));
     }
     let damage = report.damage;
     if damage.readings_missing > 0 || damage.records_damaged > 0 {
         return lost(format!("damage without a fault: {damage:?}"));
     }
-    check_store(&mut store, invariant)
+    check_store(&mut store, invariant)?;
+    Ok(contents)
 }
 
 /// Checks the store itself: damage that has cost nothing yet will cost something later.
@@ -360,7 +488,10 @@ mod tests {
         assert_eq!(case.add_right(first), Some(Invariant::Order));
         // It is there now, and it was taken twice.
         assert_eq!((case.add_right(first), case.found.again()), (None, 1));
-        let complete = |case: &Case<'_>| case.found.complete(&case.ledger, Invariant::NothingLost);
+        let complete = |case: &Case<'_>| {
+            let (ledger, invariant) = (&case.ledger, Invariant::NothingLost);
+            case.found.complete(ledger, 0, invariant)
+        };
         case.ledger.acknowledge(first);
         assert_eq!(complete(&case), Ok(()));
         case.ledger.acknowledge(11);

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use base::clock::Clock;
-use base::sim::{Keep, LatencyModel, Random, SimClock, SimDevice};
+use base::sim::{FaultCounters, FaultPlan, Keep, LatencyModel, Random, SimClock, SimDevice};
+
+use crate::fault::ALL_FAIL;
 
 /// Gap before the first moment that is kept, in unflushed writes. Each gap is twice as long as the one before, so a
 /// long life keeps few more moments than a short one.
@@ -31,6 +33,10 @@ struct State {
     writes_left: Option<u64>,
     /// Nothing is answered any more: power or process is gone.
     is_gone: bool,
+    /// What may go wrong, while the device answers at all.
+    plan: FaultPlan,
+    /// So many requests fail from now on.
+    failing: u64,
     watch: Option<Watch>,
 }
 
@@ -87,6 +93,8 @@ impl Device {
             spent_before_ns: 0,
             writes_left: None,
             is_gone: false,
+            plan: FaultPlan::default(),
+            failing: 0,
             watch: None,
         };
         Self {
@@ -94,8 +102,10 @@ impl Device {
         }
     }
 
-    /// A device to look at what is left: its requests take no time.
-    pub(crate) fn image(inner: SimDevice) -> Self {
+    /// A device to look at what is left: its requests take no time and do not fail.
+    pub(crate) fn image(mut inner: SimDevice) -> Self {
+        inner.set_fault_plan(FaultPlan::default());
+        inner.set_full_after_blocks(None);
         Self::new(inner, LatencyModel::default())
     }
 
@@ -109,6 +119,34 @@ impl Device {
         let mut state = self.lock();
         state.is_gone |= writes == 0;
         state.writes_left = Some(writes);
+    }
+
+    /// Sets what may go wrong from now on.
+    pub(crate) fn set_faults(&self, plan: FaultPlan) {
+        let mut state = self.lock();
+        state.plan = plan;
+        state.failing = 0;
+        state.inner.set_fault_plan(plan);
+    }
+
+    /// Lets the next requests fail.
+    pub(crate) fn fail(&self, requests: u64) {
+        let mut state = self.lock();
+        state.failing = requests;
+        state.inner.set_fault_plan(ALL_FAIL);
+    }
+
+    /// Lets the device take so many blocks more; `None`: as many as it has.
+    pub(crate) fn set_room(&self, blocks: Option<u64>) {
+        let mut state = self.lock();
+        let held = state.inner.held_count();
+        let blocks_max = blocks.map(|blocks| held + blocks);
+        state.inner.set_full_after_blocks(blocks_max);
+    }
+
+    /// Returns the faults that the device has committed.
+    pub(crate) fn faults(&self) -> FaultCounters {
+        self.lock().inner.fault_counters()
     }
 
     /// Whether nothing is answered any more.
@@ -155,11 +193,17 @@ impl Device {
 }
 
 impl State {
-    fn require(&self) -> Result<(), DeviceError> {
-        match self.is_gone {
-            true => Err(DeviceError::PowerLost),
-            false => Ok(()),
+    /// Begins a request.
+    fn require(&mut self) -> Result<(), DeviceError> {
+        if self.is_gone {
+            return Err(DeviceError::PowerLost);
         }
+        if self.failing > 0 {
+            self.failing -= 1;
+        } else {
+            self.inner.set_fault_plan(self.plan);
+        }
+        Ok(())
     }
 
     /// Keeps this moment if it is a drawn one. The more writes are unflushed, the more states a cut can leave, and the
@@ -261,6 +305,25 @@ mod tests {
         device.write(0, &ONES).expect("on");
         device.flush().expect("on");
         assert_eq!((device.take_spent_ns(), device.take_spent_ns()), (75, 0));
+    }
+
+    #[test]
+    fn requests_fail_for_a_while_and_then_succeed() {
+        let mut device = Device::image(SimDevice::new(8, 1));
+        device.write(0, &ONES).expect("on");
+        device.fail(3);
+        assert!(device.write(1, &ONES).is_err() && device.flush().is_err());
+        assert!(device.read(0, &mut [0; BLOCK_BYTES]).is_err());
+        device.write(1, &ONES).expect("no more");
+        let faults = device.faults();
+        assert_eq!(
+            (faults.write_errors, faults.flush_errors, faults.read_errors),
+            (1, 1, 1)
+        );
+        device.set_room(Some(0));
+        assert!(device.write(7, &ONES).is_err());
+        device.set_room(None);
+        device.write(7, &ONES).expect("room");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use base::sim::{LatencyModel, Random};
 use db::{CommitDriver, DbOptions};
 
+use crate::alarm::AlarmDraw;
+use crate::upstream::UpstreamDraw;
+
 /// How many seconds of the trace may pass in one.
 pub(crate) const SPEEDS: [u64; 5] = [1, 2, 5, 10, 20];
 /// Most ends before the last one.
@@ -24,6 +27,12 @@ pub(crate) struct Draw {
     pub(crate) speed: u64,
     pub(crate) device_blocks: u64,
     pub(crate) sources: Vec<SourceDraw>,
+    pub(crate) upstreams: Vec<UpstreamDraw>,
+    /// How long a value counts as fresh.
+    pub(crate) validity_ms: u32,
+    /// Whether the time of a reading may be any distance from the node's clock.
+    pub(crate) takes_any_time: bool,
+    pub(crate) alarms: AlarmDraw,
     /// How the lives before the last one end.
     pub(crate) ends: Vec<PlannedEnd>,
     /// Whether nothing fails: then nothing may come again, be lost or be refused.
@@ -39,6 +48,10 @@ pub(crate) struct SourceDraw {
     pub(crate) window: usize,
     /// For how long it collects lines before it sends them.
     pub(crate) burst_ns: u64,
+    /// One line in this many is sent twice, as after a time-out of the sender; 0: none.
+    pub(crate) twice_one_in: u64,
+    /// Whether it wants what it has sent on flash at once, as who puts over the node's socket.
+    pub(crate) hurries: bool,
 }
 
 /// How a life ends.
@@ -85,7 +98,6 @@ impl Draw {
             segment_bytes_max: (readings * READING_LOG_BYTES_MAX / SEGMENTS_MAX).max(segment_bytes),
             checkpoint_bytes,
             checkpoint_piece_bytes_max: piece_bytes,
-            commit_driver: CommitDriver::Manual,
             ..DbOptions::default()
         };
         let is_instant = random.below(4) == 0;
@@ -104,6 +116,8 @@ impl Draw {
             asks: random.below(4) != 0,
             window: [1, 16, 256, 2_000][random.index(4)],
             burst_ns: [0, 30_000_000, 400_000_000][random.index(3)],
+            twice_one_in: 0,
+            hurries: false,
         };
         let mut sources: Vec<SourceDraw> = (0..=random.below(3)).map(|_| source(random)).collect();
         // Otherwise nothing would be acknowledged.
@@ -111,15 +125,33 @@ impl Draw {
         let mut ends: Vec<PlannedEnd> = (0..random.below(ENDS_MAX + 1))
             .map(|_| planned_end(random, readings, is_quiet))
             .collect();
+        let commit_driver = match random.below(4) {
+            0 => CommitDriver::Manual,
+            _ => CommitDriver::Stepped,
+        };
+        for source in &mut sources {
+            source.hurries = random.below(4) == 0;
+            let twice_one_in = [0, 0, 200, 20][random.index(4)];
+            if !is_quiet {
+                source.twice_one_in = twice_one_in;
+            }
+        }
         // Starts that are cut keep their place among the others.
         ends.sort_by_key(|planned| planned.at.unwrap_or(readings / 2));
         Self {
-            options,
+            options: DbOptions {
+                commit_driver,
+                ..options
+            },
             latency,
             speed: SPEEDS[random.index(SPEEDS.len())],
             // The whole log, and room for checkpoints beside it.
             device_blocks: 4_096 + readings * READING_LOG_BYTES_MAX / 4_096,
             sources,
+            upstreams: UpstreamDraw::some(random, is_quiet),
+            validity_ms: 60_000,
+            takes_any_time: false,
+            alarms: AlarmDraw::default(),
             ends,
             is_quiet,
         }

@@ -78,6 +78,20 @@ impl Sensors {
     pub(crate) fn count(&self) -> usize {
         self.names.len()
     }
+
+    /// Returns what a sensor measures: the first levels of its key.
+    pub(crate) fn measurement(&self, sensor: u16) -> &str {
+        &self.names[usize::from(sensor)].measurement
+    }
+
+    /// Returns the sensors whose keys match a pattern, ascending.
+    pub(crate) fn matching(&self, pattern: &str) -> Vec<u16> {
+        let keys = self.by_key.iter();
+        let matching = keys.filter(|(key, _)| base::pattern::matches(pattern, key));
+        let mut sensors: Vec<u16> = matching.map(|(_, sensor)| *sensor).collect();
+        sensors.sort_unstable();
+        sensors
+    }
 }
 
 /// The readings of one run: the trace at a speed, with the bad lines of a seed.

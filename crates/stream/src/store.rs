@@ -439,7 +439,7 @@ impl State {
     }
 
     /// Like [`Self::load`], but skips packs that are no regular files or cannot be read.
-    pub(crate) fn load_what_can_be_read(layout: &Layout) -> Result<Self, StoreError> {
+    pub(crate) fn load_readable(layout: &Layout) -> Result<Self, StoreError> {
         let (packs, indexes) = layout.numbers()?;
         Self::load_listed(layout, &Self::default(), &packs, &indexes, true)
     }

@@ -332,7 +332,7 @@ fn a_server_that_gives_no_neighbours_is_asked_for_none() {
 }
 
 #[test]
-fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
+fn a_first_start_asks_for_runs_and_reports_only_read_blocks() {
     let tree = Tree::usual();
     let needed: Vec<BlockAt> = [0, 5, 1, 40, 33, 69, 6].map(|index| at(1, index)).to_vec();
     let fake = Fake::start(tree, |_, _| Flow::Usual);
@@ -378,7 +378,7 @@ fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
 }
 
 #[test]
-fn fetched_blocks_are_in_the_cache_whatever_happens_on_the_way() {
+fn fetched_blocks_are_in_the_cache_despite_lost_connections() {
     let count = Mutex::new(0);
     let fake = Fake::start(Tree::usual(), move |_, request| {
         let mut count = count.lock().unwrap();
@@ -447,7 +447,7 @@ fn a_silent_server_holds_up_no_start_that_has_a_manifest() {
 }
 
 #[test]
-fn without_a_server_what_is_missing_is_said_and_not_waited_for() {
+fn without_a_server_missing_blocks_are_reported_without_a_wait() {
     let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
     let with_cache = Settings {
         cache: Some(Arc::new(MemoryCache::default()) as _),
@@ -569,7 +569,7 @@ fn a_fetch_onto_a_full_disk_stops_early_and_has_written_little() {
 }
 
 #[test]
-fn of_a_damaged_store_all_else_is_fetched_and_the_damage_is_counted() {
+fn sound_blocks_of_a_damaged_store_are_fetched_and_damage_is_counted() {
     let broken = |at: &BlockAt| at.file == FileId(1) && at.index / 32 == 1;
     let fake = Fake::start(Tree::usual(), move |peer, request| match request {
         Request::Fetch { id, blocks } if blocks.iter().any(broken) => {

@@ -54,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn publishing_again_shares_what_is_the_same() {
+fn publishing_again_shares_unchanged_segments() {
     let scratch = Scratch::new("share");
     let (tree, store) = (scratch.path("tree"), scratch.path("store"));
     write(&tree.join("large"), 1_000_000, 1);
@@ -228,7 +228,7 @@ fn a_segment_with_other_bytes_and_a_right_checksum_is_noticed() {
 }
 
 #[test]
-fn pruning_keeps_what_the_newest_versions_need() {
+fn pruning_keeps_the_packs_of_the_newest_versions() {
     let scratch = Scratch::new("prune");
     let (tree, store_path) = (scratch.path("tree"), scratch.path("store"));
     write(&tree.join("stays"), 200_000, 1);

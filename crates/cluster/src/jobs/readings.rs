@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_read_and_what_cannot_be_used_is_counted_by_reason() {
+    fn a_history_is_read_and_unusable_rows_are_counted_by_reason() {
         let text = "time,time_ms,value,type\n\
             2026-01-01T00:00:00Z,1000,1.5,number\n\
             2026-01-01T00:00:01Z,2000,2.5,number\n\
@@ -539,7 +539,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused_and_what_is_read_is_sound(
+        fn any_bytes_are_refused_or_read_as_sound_readings(
             bytes in proptest::collection::vec(any::<u8>(), 0..400)
         ) {
             if let Ok((readings, _)) = Readings::from_csv(bytes.as_slice(), &[]) {

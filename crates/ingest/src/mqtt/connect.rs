@@ -179,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn a_broker_is_reached_behind_an_address_that_does_not_answer() {
         let (silent, _listener, _fill) = silent().await;
-        let nobody = {
+        let closed_port = {
             let closed = TcpListener::bind("127.0.0.2:0").await.unwrap();
             closed.local_addr().unwrap()
         };
@@ -198,7 +198,7 @@ mod tests {
             connect_ms_max: 1_500,
             ..MqttOptions::new("broker.example:1883", "t")
         };
-        for others in [vec![silent], vec![nobody], vec![nobody, silent]] {
+        for others in [vec![silent], vec![closed_port], vec![closed_port, silent]] {
             let found = others.iter().copied().chain([answers]).collect();
             let connection = connects(&options, found).await;
             let peer = connection.map(|connection| match connection.link {
@@ -207,7 +207,7 @@ mod tests {
             });
             assert_eq!(peer, Some(answers), "behind {others:?}");
         }
-        assert!(connects(&options, vec![nobody]).await.is_none());
+        assert!(connects(&options, vec![closed_port]).await.is_none());
         assert!(connects(&options, Vec::new()).await.is_none());
     }
 }

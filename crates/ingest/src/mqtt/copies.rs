@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_copies_of_a_message_is_taken_whatever_comes_first() {
+    fn one_copy_of_a_message_is_taken_in_any_order() {
         for (sent, left_out) in [
             (
                 &[(1, "a"), (2, "a"), (3, "a")][..],

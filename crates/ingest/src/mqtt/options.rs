@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_connect_says_needs_another_connection() {
+    fn only_fields_of_connect_need_another_connection() {
         let one = MqttOptions::new("localhost:1883", "node");
         let mut other = one.clone();
         other.subscriptions = filters(&["a"]);

@@ -91,7 +91,7 @@ impl Boards {
         if ranks_of(&hosts) < 2 {
             return Err(CliError::failure(
                 arguments.hosts.display(),
-                "is one rank on one host, which has nobody to talk to",
+                "is one rank on one host, but at least 2 ranks are needed",
                 format_args!("add a board, or say `{}:2`", hosts[0].name),
             ));
         }

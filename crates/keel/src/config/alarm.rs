@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn alarms_and_actuators_say_what_they_do() {
+    fn the_summary_describes_alarms_and_actuators() {
         let text = format!(
             "{BROKER}[[alarm]]\nname = \"hot\"\npattern = \"hall/+/t\"\nabove = 60\nclear = 55.5\n\
              raise_after_ms = 500\nbroker = \"b\"\ndeadline_ms = 2000\nlate = \"skip\"\n\

@@ -406,7 +406,8 @@ impl Placed {
             given.is_some_and(|given| matches!(given.origin, Origin::Assumed(_)))
         });
         let why = self.check_alone.clone().or_else(|| advice.why_none());
-        let why = why.unwrap_or_else(|| "least energy of those that keep the deadline".to_owned());
+        let why =
+            why.unwrap_or_else(|| "least energy of the options that keep the deadline".to_owned());
         let elsewhere = self.elsewhere.as_ref();
         let better = elsewhere
             .and_then(Advice::advised)

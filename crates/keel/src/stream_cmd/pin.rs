@@ -311,7 +311,7 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
         ))?;
         if let Some(key) = &pinned.first_seen {
             out.line(format_args!(
-                "publisher {key}, the first that was seen there, is believed from now on"
+                "publisher {key}, the first that was seen there, is trusted from now on"
             ))?;
         }
     }

@@ -45,7 +45,7 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
         ),
         StoreError::Busy { path } => CliError::failure(
             path.display(),
-            "somebody else publishes to it or prunes it",
+            "another process publishes to it or prunes it",
             "wait until that is done",
         )
         .of_a_busy_thing(),

@@ -26,7 +26,7 @@ fn tree() -> (TreeBuilder, stream::FileId) {
 /// Not a separate test: this is the process that `killed` kills. It mounts, and one of its threads stores a page whose
 /// read never completes.
 #[test]
-fn mounts_where_it_is_told() {
+fn process_that_mounts_and_is_killed() {
     let Some(directory) = std::env::var_os(PLACE) else {
         return;
     };
@@ -48,7 +48,11 @@ fn mounts_where_it_is_told() {
 
 fn run_again(directory: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "ends::mounts_where_it_is_told", "--nocapture"])
+        .args([
+            "--exact",
+            "ends::process_that_mounts_and_is_killed",
+            "--nocapture",
+        ])
         .env(PLACE, directory)
         .stdout(Stdio::piped())
         .spawn()
@@ -125,7 +129,7 @@ fn wait_until_asleep_in_kernel(process: u32) {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_left_alone() {
+fn a_directory_of_another_program_is_left_alone() {
     if cannot_mount() {
         return;
     }

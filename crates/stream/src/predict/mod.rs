@@ -18,7 +18,7 @@ pub mod variance;
 pub(crate) use file::FILE_BYTES_MAX;
 
 use crate::block::{BlockAt, ContentId, FileId, SEGMENT_BLOCKS, Token};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,10 +110,16 @@ pub trait Catalogue {
 /// Predicts and learns for one tenant and one version. Times are in milliseconds of any monotonic clock.
 pub trait Predictor: Send {
     /// Handles the begin of a task.
-    fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun;
+    fn begin(&mut self, token: Token, task: FileId, held: &HeldBlocks, now_ms: u64) -> Begun;
     /// Like `begin`, while another task of the same device starts. Blocks that one of the two has read are read unseen
     /// by the other one, so no audit is used for it.
-    fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+    fn begin_beside(
+        &mut self,
+        token: Token,
+        task: FileId,
+        held: &HeldBlocks,
+        now_ms: u64,
+    ) -> Begun {
         self.begin(token, task, held, now_ms)
     }
     /// Notes blocks that the device of this task gets because of another task. That this task does not request them

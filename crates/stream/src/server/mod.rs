@@ -71,7 +71,9 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The system does not allow as many open files as the limits of the settings need.
-    #[error("{needed} open files are needed for so many devices, and the system allows {allowed}")]
+    #[error(
+        "{needed} open files are needed at the limit of devices, and the system allows {allowed}"
+    )]
     Descriptors {
         /// For connections and packs.
         needed: u64,

@@ -8,7 +8,7 @@ use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
 use crate::group::{GroupAt, groups_of};
 use crate::predict::{Mode, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
-use crate::wire::{Answer, Held, Refusal, Request};
+use crate::wire::{Answer, HeldBlocks, Refusal, Request};
 use std::sync::Arc;
 
 /// Handles a request. An error ends the connection.
@@ -48,7 +48,7 @@ fn has(connection: &Connection, at: BlockAt) -> bool {
     file.is_some_and(|(size_bytes, _)| block_bytes(size_bytes, at.index) > 0)
 }
 
-fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
+fn begin(connection: &Connection, token: Token, task: FileId, held: HeldBlocks) {
     let state = &connection.state;
     let session = &connection.session;
     if connection.published.manifest.file(task).is_none() {

@@ -211,14 +211,20 @@ impl Session {
 mod tests {
     use super::*;
     use crate::block::FileId;
-    use crate::wire::Held;
+    use crate::wire::HeldBlocks;
 
     #[test]
     fn sent_blocks_of_all_tasks_of_a_device_are_bounded_together() {
         let room = SentRoom::new(1000);
         let mut inner = Inner::default();
         for number in 0..64 {
-            let mut task = Task::new(Token([number; 16]), FileId(1), 1, Held::default(), &room);
+            let mut task = Task::new(
+                Token([number; 16]),
+                FileId(1),
+                1,
+                HeldBlocks::default(),
+                &room,
+            );
             task.starts_at(0);
             for other in inner.tasks.values_mut() {
                 task.join(other);

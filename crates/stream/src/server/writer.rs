@@ -23,7 +23,7 @@ use tokio::time::timeout;
 const LIST_GROUPS: u32 = 8;
 
 /// The token of blocks that belong to no task.
-const NOBODY: Token = Token([0; 16]);
+const NO_TASK: Token = Token([0; 16]);
 
 /// Sends until the connection breaks.
 pub(super) async fn run(
@@ -97,7 +97,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             at,
             around,
         } = job;
-        let token = token.unwrap_or(NOBODY);
+        let token = token.unwrap_or(NO_TASK);
         if let Err(failed) = self.hashes(&[at]).await? {
             return self.damaged(id, &failed).await;
         }
@@ -211,7 +211,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         add(&self.connection.state.counters.blocks_fetched, blocks.len());
         self.send(&Answer::Blocks {
             id,
-            token: NOBODY,
+            token: NO_TASK,
             blocks,
             compressed,
         })

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_folders_are_those_of_image_sockets_and_region_alone() {
+    fn only_folders_of_image_sockets_and_region_are_written() {
         let text = "[store]\nimage = \"/var/lib/keel/store.img\"\n[node]\nsocket = \"/run/keel/keel.sock\"\n\
                     [line]\nunix_socket = \"/run/keel/line.sock\"\n[region]\nfile = \"/dev/shm/keel\"\n\
                     [http]\ntoken_file = \"/etc/keel/secrets/tokens\"\n\
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rights_of_files_are_some_of_those_of_folders() {
+    fn the_rights_of_files_are_a_subset_of_the_rights_of_folders() {
         assert_eq!(WRITE & OF_FILES, READ_FILE | WRITE_FILE | TRUNCATE);
         assert_eq!((READ | WRITE) & !(OF_VERSION_1 | TRUNCATE), 0);
         assert_eq!(WRITE & EXECUTE, 0);

@@ -19,7 +19,7 @@ mod tests;
 use super::tokens::Tokens;
 use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use action::{Observed, Planned};
 use learned::Task;
 use run::{Phase, Run};
@@ -332,7 +332,7 @@ impl TaskPredictor {
         let Some(slot) = self.runs.get_mut(token) else {
             return T::default();
         };
-        let placeholder = Run::new(slot.task, Held::default(), 0);
+        let placeholder = Run::new(slot.task, HeldBlocks::default(), 0);
         let mut run = std::mem::replace(slot, placeholder);
         let result = what(self, &mut run);
         if let Some(slot) = self.runs.get_mut(token) {
@@ -345,7 +345,7 @@ impl TaskPredictor {
         &mut self,
         token: Token,
         task: FileId,
-        held: &Held,
+        held: &HeldBlocks,
         may_audit: bool,
         now_ms: u64,
     ) -> Begun {
@@ -368,11 +368,17 @@ impl TaskPredictor {
 }
 
 impl Predictor for TaskPredictor {
-    fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+    fn begin(&mut self, token: Token, task: FileId, held: &HeldBlocks, now_ms: u64) -> Begun {
         self.begin_run(token, task, held, true, now_ms)
     }
 
-    fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+    fn begin_beside(
+        &mut self,
+        token: Token,
+        task: FileId,
+        held: &HeldBlocks,
+        now_ms: u64,
+    ) -> Begun {
         self.begin_run(token, task, held, false, now_ms)
     }
 

@@ -3,7 +3,7 @@
 use super::action::Planned;
 use crate::block::{BlockAt, FileId};
 use crate::predict::ActionKind;
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const BESIDE: u8 = 16;
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) task: FileId,
-    pub(super) held: Held,
+    pub(super) held: HeldBlocks,
     /// `None` during a pause.
     pub(super) phase: Option<Phase>,
     /// Whether no later phase has begun.
@@ -66,7 +66,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(task: FileId, held: Held, now_ms: u64) -> Self {
+    pub(super) fn new(task: FileId, held: HeldBlocks, now_ms: u64) -> Self {
         Self {
             task,
             held,
