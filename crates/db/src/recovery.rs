@@ -163,20 +163,21 @@ pub(crate) fn recover<S: SegmentStore>(
         .max(from.saturating_add(u32::from(offset > 0)));
     // Only the last segment may grow, and only if it has this version.
     let mut resume = resume.filter(|(number, _)| segments.last() == Some(number));
-    if let Some((number, bytes)) = resume
-        && bytes > 0
-        && !SeededBug::OldSegmentContinued.is_on()
-        && scan::version_of(store, number)? != Some(FORMAT_VERSION)
-    {
-        resume = None;
-    }
-    // An append reads the end of its segment. After a stop, this start has not read it.
+    // An append reads the end of its segment. After a stop, this start has not read it. In a short segment the head is
+    // in the same block, so damage there must be counted before the version is sought.
     if let Some((number, bytes)) = resume
         && bytes > 0
         && (number, bytes) == (from, offset)
         && !is_end_readable(store, number, bytes)
     {
         report.damage.pieces_unreadable += 1;
+        resume = None;
+    }
+    if let Some((number, bytes)) = resume
+        && bytes > 0
+        && !SeededBug::OldSegmentContinued.is_on()
+        && scan::version_of(store, number)? != Some(FORMAT_VERSION)
+    {
         resume = None;
     }
     Ok(Recovered {

@@ -385,7 +385,7 @@ fn undelivered_messages_are_logged_when_the_node_ends() {
     assert!(node.stop().success());
     let log = node.log();
     assert!(
-        log.contains("1 messages to brokers and 0 runs of commands were not delivered"),
+        log.contains("1 message to brokers and 0 runs of commands were not delivered"),
         "{log}"
     );
 }

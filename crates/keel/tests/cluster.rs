@@ -687,7 +687,7 @@ fn advice_uses_the_measured_cost_of_messages_and_a_report_shows_the_fit() {
 #[test]
 fn a_job_is_advised_by_the_measured_link() {
     let dir = TempDir::new();
-    let link = link_file(&dir, "pair", Transport::Network, &[4, 1_024, 65_536]);
+    let link = link_file(&dir, "pair", Transport::Network, &[4, 1_024, 16_384]);
     let input = dir.file("day.csv");
     let readings: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
     fs::write(&input, format!("value\n{readings}")).unwrap();

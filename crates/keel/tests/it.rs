@@ -7,6 +7,7 @@ mod bench;
 mod client;
 mod clients;
 mod cluster;
+mod cluster_options;
 mod cluster_page;
 mod cluster_report;
 mod common;

@@ -302,6 +302,68 @@ fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
     assert_eq!(told, starts);
 }
 
+/// Returns the number of ends of tasks that a server was told of.
+fn ends(seen: &[Request]) -> usize {
+    let is_end = |request: &&Request| matches!(request, Request::End { .. });
+    seen.iter().filter(is_end).count()
+}
+
+/// A program that ends with EIO has not read what it needs. A server that took it for a whole run would forget the
+/// rest.
+#[test]
+fn a_start_that_fails_in_an_outage_is_told_to_no_server() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(Settings {
+        deadline: Duration::from_secs(2),
+        ..settings(&fake)
+    })
+    .unwrap();
+    fake.stop();
+    support::wait_until(|| !device.is_connected());
+    let token = device.begin(FileId(1));
+    assert_eq!(device.read(Some(token), at(1, 0)), Err(ReadError::Late));
+    device.end(token, true);
+    let start = device.starts()[0];
+    assert_eq!((start.read, start.is_exact), (0, false));
+    fake.again();
+    support::wait_until(|| device.is_connected());
+    // The next start teaches again.
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 40)).unwrap();
+    device.end(token, true);
+    fake.wait_for(|seen| ends(seen) > 0);
+    assert_eq!((ends(&fake.seen()), device.counters().told_late), (1, 0));
+    assert_eq!(device.starts()[0].read, 1);
+}
+
+/// The server answers everything but one read, so the task has a server when its read fails.
+#[test]
+fn a_start_with_a_read_that_is_never_answered_has_no_end_at_the_server() {
+    let fake = Fake::start(Tree::usual(), |_, request| match request {
+        Request::Read { at, .. } if at.index == 7 => Flow::Done,
+        _ => Flow::Usual,
+    });
+    let device = Device::start(Settings {
+        deadline: Duration::from_secs(2),
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 40)).unwrap();
+    assert_eq!(device.read(Some(token), at(1, 7)), Err(ReadError::Late));
+    device.end(token, true);
+    support::wait_until(|| device.is_connected());
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 41)).unwrap();
+    device.end(token, true);
+    fake.wait_for(|seen| ends(seen) > 0);
+    assert_eq!(ends(&fake.seen()), 1);
+    let starts = device.starts();
+    assert_eq!([starts[0].read, starts[1].read], [1, 1]);
+    assert!(!starts[1].is_exact);
+}
+
 #[test]
 fn a_server_that_gives_no_neighbours_is_asked_for_none() {
     let fake = Fake::start(Tree::usual(), |peer, request| match request {

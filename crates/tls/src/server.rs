@@ -26,7 +26,7 @@ pub type ServerStream<S> = tokio_rustls::server::TlsStream<S>;
 
 /// Longest handshake.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Largest number of handshakes at once; beyond it, the oldest ends.
+/// Largest number of handshakes at once; beyond it, the oldest one ends whose client has sent nothing, or the oldest.
 pub const HANDSHAKES_MAX: usize = 16;
 
 /// The pause before files that could not be used, and have not changed since, are read again: 1 s.
@@ -163,8 +163,8 @@ impl Server {
         self.places.count()
     }
 
-    /// Encrypts a connection that `opens` hands over. The limits count from the call; dropping the future closes the
-    /// connection.
+    /// Encrypts a connection that `opens` hands over once the client has sent something. The limits count from the
+    /// call; dropping the future closes the connection.
     ///
     /// # Errors
     /// The refusal of `opens`, or why the handshake failed.
@@ -178,6 +178,7 @@ impl Server {
         let place = self.places.take();
         let shakes = async {
             let stream = opens.await?;
+            place.begin();
             let accepting = TlsAcceptor::from(self.config()).accept(stream);
             accepting.await.map_err(|error| refusal(&error))
         };
@@ -206,6 +207,10 @@ impl Server {
                     loaded.refused = None;
                     let certificate = self.options.identity.certificate_file.display();
                     (self.say)(&format!("{certificate} is read again, for new connections"));
+                    // At the start, the configuration's warnings have it.
+                    if let Some(warning) = self.options.identity.warning() {
+                        (self.say)(&warning);
+                    }
                     if let Some(why) = self.unaccepted(&loaded) {
                         (self.say)(&format!("no client accepts it: {why}"));
                     }
@@ -257,7 +262,8 @@ fn load(options: &ServerOptions, clock: &Arc<dyn Clock>) -> Result<LoadedFiles, 
     let builder = match &options.client_ca_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let authorities = Arc::new(files::authorities(path)?);
+            let authorities = files::authorities(path).map_err(of_clients)?;
+            let authorities = Arc::new(authorities);
             let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider)
                 .build()
                 .map_err(|_| unusable(path))?;
@@ -275,10 +281,26 @@ fn load(options: &ServerOptions, clock: &Arc<dyn Clock>) -> Result<LoadedFiles, 
 
 fn unusable(path: &Path) -> Error {
     let remedy = "write the certificates of the authorities of clients there";
-    Error::new(
+    of_clients(Error::new(
         Code::Corrupt,
         path.display(),
         "holds no authority that can be used",
         remedy,
-    )
+    ))
+}
+
+/// Says that a file is the one of the authorities of clients: its name alone does not tell.
+fn of_clients(error: Error) -> Error {
+    Error {
+        thing: format!("client_ca_file {}", error.thing),
+        ..error
+    }
+}
+
+/// Returns whether bytes of a client have come with the end of its handshake, and wait to be read.
+#[must_use]
+pub fn has_unread<S>(stream: &ServerStream<S>) -> bool {
+    // The library wants no more while something waits, nor after the client's end.
+    let (_, session) = stream.get_ref();
+    !session.wants_read()
 }

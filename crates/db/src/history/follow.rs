@@ -2,7 +2,8 @@
 //!
 //! **Invariants:** every durable reading is passed once, in the order of the numbers, with any time. A step reads a
 //! bounded part of the log under the store's lock. Numbers that no longer exist are counted, by reason, and never
-//! skipped silently.
+//! skipped silently. A step that counts some ends with the first reading behind them. So a consumer that has passed the
+//! last reading of a step has passed what the step counts, and no earlier reading of the step is behind it.
 //!
 //! **Why not by time.** A range read finds the readings of a time interval. A sensor may send a reading that is older
 //! than those read already. So a position in time is no position in the log, but a number is one.
@@ -73,7 +74,8 @@ impl LogCursor {
     }
 }
 
-/// The result of one step.
+/// The result of one step. Readings that are gone or missing lie right before the last reading of the step, or behind
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStep {
     /// Whether another step may find more at once.
@@ -185,6 +187,7 @@ fn read<S: SegmentStore>(
     let mut records: u64 = 0;
     let tail = scan::read_segment(source.store, reader, segment, begin, &mut |found| {
         records += 1;
+        let mut is_behind_gap = false;
         if let Record::Reading(reading) = &found.record
             && found.lsn >= *next_lsn
         {
@@ -194,6 +197,7 @@ fn read<S: SegmentStore>(
             }
             step.readings += 1;
             step.readings_missing += found.lsn - *next_lsn;
+            is_behind_gap = step.readings_gone > 0 || step.readings_missing > 0;
             *next_lsn = found.lsn + 1;
             if (limits.is_wanted)(ObjectId(reading.id)) {
                 let dated = || {
@@ -203,7 +207,8 @@ fn read<S: SegmentStore>(
                 matches.push(entry(found, reading, dated), reading.value);
             }
         }
-        let is_enough = found.offset >= until
+        let is_enough = is_behind_gap
+            || found.offset >= until
             || matches.entries.len() >= limits.readings_max
             || records.is_multiple_of(LOOK_RECORDS) && (limits.is_awaited)();
         Ok(if is_enough {

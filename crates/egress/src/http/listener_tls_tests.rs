@@ -89,9 +89,15 @@ impl Secured {
 
     /// Waits until the node is busy with this many handshakes.
     async fn until_handshakes(&self, count: usize) {
-        while self.server.handshakes() != count {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let waits = async {
+            while self.server.handshakes() != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // Far longer than it takes on any machine.
+        let waited = tokio::time::timeout(Duration::from_secs(60), waits).await;
+        let now = self.server.handshakes();
+        waited.unwrap_or_else(|_| panic!("{now} handshakes, not {count}"));
     }
 }
 
@@ -279,6 +285,96 @@ async fn certificates_change_while_clients_are_served() {
             ask_for(stream, "/nothing").await;
             assert!(head_of(stream).await.starts_with("HTTP/1.1 404"));
         }
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+/// Lets the hello of a client pass, and holds back what it sends behind the answer until `is_all` is told. Then all of
+/// it goes at once.
+async fn hold_back(
+    socket: TcpStream,
+    client: tokio::io::DuplexStream,
+    is_all: tokio::sync::oneshot::Receiver<()>,
+) {
+    let (mut answers, mut requests) = socket.into_split();
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let mut space = [0; 4096];
+    loop {
+        tokio::select! {
+            read = from_client.read(&mut space) => {
+                let count = read.unwrap();
+                requests.write_all(&space[..count]).await.unwrap();
+            }
+            ready = answers.readable() => {
+                ready.unwrap();
+                break;
+            }
+        }
+    }
+    let answered = async { tokio::io::copy(&mut answers, &mut to_client).await.ok() };
+    let held = async {
+        is_all.await.unwrap();
+        let count = from_client.read(&mut space).await.unwrap();
+        requests.write_all(&space[..count]).await.unwrap();
+        // The connection stays.
+        std::future::pending::<()>().await;
+    };
+    tokio::join!(answered, held);
+}
+
+#[tokio::test]
+async fn a_head_that_begins_in_the_packet_of_the_handshake_has_its_time_too() {
+    let test = async {
+        let secured = secured(4, None);
+        let client = secured.client(&secured.authority, None);
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let (all, is_all) = tokio::sync::oneshot::channel();
+        let socket = secured.node.connect().await;
+        let relay = tokio::task::spawn_local(hold_back(socket, theirs, is_all));
+        let address = secured.node.running.address.to_string();
+        let mut stream = client.connect(ours, &address).await.unwrap();
+        // For the client the handshake is over; the node has its end together with half a head.
+        stream.write_all(b"GET /noth").await.unwrap();
+        stream.flush().await.unwrap();
+        all.send(()).unwrap();
+        secured
+            .node
+            .until("connection", |figures| figures.connections == 1)
+            .await;
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(HEAD_SECONDS_MAX)).await;
+        tokio::time::resume();
+        secured
+            .node
+            .until("end", |figures| figures.heads_broken == 1)
+            .await;
+        relay.abort();
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn a_silent_client_gives_up_its_handshake_before_one_that_has_begun() {
+    let test = async {
+        let secured = secured(1, None);
+        let mut begun = secured.node.connect().await;
+        begun.write_all(&[0x16]).await.unwrap();
+        secured.until_handshakes(1).await;
+        // The node has seen the byte once it looks at a later connection.
+        let mut served = secured.connect().await;
+        ask_for(&mut served, "/nothing").await;
+        assert!(head_of(&mut served).await.starts_with("HTTP/1.1 404"));
+        let mut silent = Vec::new();
+        for _ in 0..HANDSHAKES_MAX {
+            silent.push(secured.node.connect().await);
+        }
+        secured.until_refused("handshake_evicted", 1).await;
+        secured.until_handshakes(HANDSHAKES_MAX).await;
+        // The first has its place.
+        let waits = tokio::time::timeout(Duration::from_millis(50), begun.read_u8());
+        assert!(waits.await.is_err(), "it has lost its place");
+        let ended = silent[0].read_u8().await;
+        assert!(ended.is_err());
     };
     LocalSet::new().run_until(test).await;
 }

@@ -3,7 +3,7 @@
 use super::result_file::carrier;
 use crate::error::CliError;
 use crate::output::{Output, counted};
-use cluster::results::ResultFile;
+use cluster::results::{ResultFile, Transport};
 use cluster::thesis::{CONCLUSIONS, Thesis, faults, unit};
 use serde_json::json;
 use std::path::Path;
@@ -133,7 +133,7 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
     }
     let mut kind = None;
     for row in &thesis.efficiency {
-        let this = (row.is_machine, &row.label, row.benchmark);
+        let this = (row.is_machine, &row.label, row.benchmark, row.transport);
         if kind.replace(this) != Some(this) {
             let watts = match &row.watts {
                 Ok(watts) => format!("{watts:.3} W ({})", row.watts_from),
@@ -143,8 +143,12 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
                 true => ("machine ", "host"),
                 false => ("", "board"),
             };
+            let through = match row.transport {
+                Transport::Memory => ", through memory",
+                Transport::Network => "",
+            };
             out.line(format_args!(
-                "\n{kind}{}, {}: {}, {}, {watts}",
+                "\n{kind}{}, {}: {}, {}{through}, {watts}",
                 row.label,
                 row.benchmark.name(),
                 counted(row.boards.into(), host),

@@ -4,7 +4,7 @@ use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
-use super::{modbus, programs, sections, sharing, tls_files};
+use super::{modbus, programs, sections, sharing, tls_files, user};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::persistence;
@@ -39,14 +39,17 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
             for (what, sentence) in config.summary(qos) {
                 output.line(format_args!("  {what:<9} {sentence}"))?;
             }
-            for warning in config.warnings().into_iter().chain(warnings) {
+            let own = config.warnings().into_iter();
+            let own = own.chain(user::warnings(&config, path));
+            for warning in own.chain(warnings) {
                 output.line(format_args!("warning: {warning}"))?;
             }
             0
         }
         (Ok(config), true) => {
             let (qos, mut warnings) = look(&config.qos);
-            warnings.splice(0..0, config.warnings());
+            let own = config.warnings().into_iter();
+            warnings.splice(0..0, own.chain(user::warnings(&config, path)));
             let summary: serde_json::Map<_, _> = config
                 .summary(qos)
                 .into_iter()

@@ -701,6 +701,41 @@ fn a_node_that_starts_programs_is_not_confined() {
 }
 
 #[test]
+fn a_reload_keeps_a_section_that_names_a_file_outside_the_listed_folders() {
+    let with_password = |file: &str| {
+        let text = format!(
+            "[mqtt]\naddress = \"h:1\"\nclient_id = \"k\"\nusername = \"u\"\npassword_file = \"{file}\"\n\
+             [[mqtt.subscribe]]\nfilter = \"#\"\n"
+        );
+        parse(&text).unwrap()
+    };
+    let old = with_password("in/old");
+    let is_listed = |path: &Path| path.starts_with("in");
+    let mut changes = reload(&old, &with_password("out/new"));
+    changes.keep_unlisted(&old, is_listed);
+    assert_eq!(changes.needs_restart, ["mqtt.password_file"]);
+    assert!(changes.applied.is_empty(), "{:?}", changes.applied);
+    assert_eq!(changes.effective, old);
+    let mut changes = reload(&old, &with_password("in/new"));
+    changes.keep_unlisted(&old, is_listed);
+    assert_eq!(changes.applied, ["mqtt"]);
+    assert!(changes.needs_restart.is_empty());
+}
+
+#[test]
+fn both_keys_that_confine_a_node_are_refused_at_once() {
+    let task = "[[task]]\nname = \"a\"\ncommand = [\"true\"]\n";
+    let text = format!("[node]\nsystem_calls = \"listed\"\npaths = \"listed\"\n{task}");
+    let problems = Config::parse_all(&text, Path::new("")).unwrap_err();
+    let told: Vec<&str> = problems.iter().map(|one| one.wrong.as_str()).collect();
+    let begins = |key: &str| told.iter().any(|wrong| wrong.starts_with(key));
+    assert!(
+        told.len() == 2 && begins("node.system_calls cannot") && begins("node.paths cannot"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_byte_order_mark_before_a_file_of_tokens_or_a_password_is_left_out() {
     let name = format!("keel-marked-{}", std::process::id());
     let file = std::env::temp_dir().join(name);

@@ -1,6 +1,7 @@
 //! The output of `keel cluster run`: the answer, whether one rank gets the same, bytes moved, parallel fraction, time,
 //! energy, and where such a job should run.
 
+use super::input;
 use super::state::State;
 use crate::error::CliError;
 use crate::output::Output;
@@ -8,6 +9,7 @@ use crate::progress::bytes_text;
 use crate::time_text::format_ms;
 use cluster::advisor::{Advice, Estimate, Fit, Input, Minimise, Origin, Privacy, Question, advise};
 use cluster::jobs::energy::BoardEnergy;
+use cluster::jobs::estimate::fraction_remark;
 use cluster::jobs::lines::Report;
 use cluster::jobs::{LeftOut, Order, Sameness};
 use cluster::link::LinkCurve;
@@ -113,15 +115,19 @@ fn source_text(host: &str, board: &BoardEnergy) -> String {
 struct Fraction {
     value: f64,
     from: String,
+    /// Why it says little, if so.
+    remark: Option<String>,
 }
 
 /// Returns the fitted fraction, if each rank had its own core; else the fraction of the sections. `None` without a run
 /// on one rank.
 fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
+    let remark = report.alone_s.and_then(fraction_remark);
     let sections = |why: &str| {
         Some(Fraction {
             value: report.shared_fraction?,
             from: format!("sections of the run on one rank ({why})"),
+            remark: remark.clone(),
         })
     };
     match report.fitted_fraction {
@@ -132,6 +138,7 @@ fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
         Some(value) => Some(Fraction {
             value,
             from: format!("computing times on 1 and {} ranks", report.ranks),
+            remark,
         }),
     }
 }
@@ -275,6 +282,9 @@ fn lines(
     for (reason, count) in shown.left_out.reasons() {
         out.line(format_args!("left out  {count} rows: {reason}"))?;
     }
+    if let Some(text) = input::uneven_text(&shown.order.readings) {
+        out.line(format_args!("uneven    {text}"))?;
+    }
     for (board, how) in shown.lost {
         out.line(format_args!("lost      {board}: {how}"))?;
     }
@@ -286,8 +296,10 @@ fn lines(
         report.operations
     ))?;
     if let Some(fraction) = fraction {
+        let remark = fraction.remark.as_deref();
+        let remark = remark.map_or(String::new(), |remark| format!("; {remark}"));
         out.line(format_args!(
-            "parallel  {:.4} by {}",
+            "parallel  {:.4} by {}{remark}",
             fraction.value, fraction.from
         ))?;
     }
@@ -428,6 +440,7 @@ fn as_json(
         "columns": shown.order.readings.names,
         "breaks": shown.order.readings.breaks.len(),
         "left_out": left_out,
+        "uneven_steps": shown.order.readings.uneven_steps(),
         "lost": lost,
         "answer": report.answer,
         "compared": compared,
@@ -438,6 +451,7 @@ fn as_json(
         "exchange_bytes": report.exchange_bytes,
         "parallel_fraction": fraction.map(|fraction| fraction.value),
         "parallel_fraction_from": fraction.map(|fraction| &fraction.from),
+        "parallel_fraction_remark": fraction.and_then(|fraction| fraction.remark.as_ref()),
         "seconds": report.seconds,
         "computing_s": report.computing_s,
         "communicating_s": report.communicating_s,

@@ -2,6 +2,7 @@
 
 use super::identity::failure;
 use super::storage::FlashStorage;
+use super::store_error::shell_word;
 use crate::argument::size;
 use crate::config::{read_regular, without_mark};
 use crate::descriptors::too_few_behind;
@@ -13,7 +14,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stream::device::cache::{BlockCache, CACHE_BYTES_MIN, CacheOptions, UnusableCache};
-use stream::device::{Cache, CacheError, Device, DeviceError, FailureKind, Publisher, Settings};
+use stream::device::{
+    Cache, CacheError, Device, DeviceError, FailureKind, MANIFEST_DAMAGED, Publisher, Settings,
+};
 use stream::manifest::PublicKey;
 use stream::tls;
 use stream::wire::Refusal;
@@ -141,11 +144,11 @@ fn check_cache(arguments: &LinkArgs) -> Result<(), CliError> {
     // The name shows that an image was meant, but a directory would be created.
     let is_image = place.extension().is_some_and(|end| end == "img");
     if is_image && matches!(place.try_exists(), Ok(false)) {
-        let shown = place.display();
+        let word = shell_word(place);
         return Err(CliError::failure(
-            &shown,
+            place.display(),
             "is not there",
-            format!("make it with `keel flash format {shown} --size 256M`, or name a directory"),
+            format!("make it with `keel flash format {word} --size 256M`, or name a directory"),
         ));
     }
     Ok(())
@@ -343,6 +346,15 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
     }
 }
 
+/// Returns the remedy if there is no server, and the cache cannot be used alone.
+fn cache_remedy(kind: FailureKind, cache: &str) -> String {
+    let server = server_remedy(kind);
+    match cache {
+        MANIFEST_DAMAGED => format!("{server}; the first start that reaches it repairs the cache"),
+        _ => format!("{server}; and look at --cache and --publisher, if it should start without"),
+    }
+}
+
 /// Returns why a device did not start, or did not do what was requested.
 pub(super) fn device_error(server: &str, arguments: &LinkArgs, error: &DeviceError) -> CliError {
     if let Some(told) = too_few_behind(error) {
@@ -351,10 +363,7 @@ pub(super) fn device_error(server: &str, arguments: &LinkArgs, error: &DeviceErr
     let remedy = match (error, &arguments.cache) {
         (DeviceError::Cache(error), Some(place)) => return cache_error(place, error, Need::Must),
         (DeviceError::NoServer(why), _) => server_remedy(why.kind).to_owned(),
-        (DeviceError::NoServerNorCache { server, .. }, _) => format!(
-            "{}; and look at --cache and --publisher, if it should start without",
-            server_remedy(server.kind)
-        ),
+        (DeviceError::NoServerNorCache { server, cache }, _) => cache_remedy(server.kind, cache),
         (DeviceError::Offline { .. } | DeviceError::Late(_), _) => {
             server_remedy(FailureKind::Unreachable).to_owned()
         }

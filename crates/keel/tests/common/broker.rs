@@ -74,7 +74,8 @@ impl Broker {
         });
     }
 
-    /// Ends it. With SIGTERM it saves its sessions and messages first; with SIGKILL it forgets what it has not saved.
+    /// Ends it. With SIGTERM it saves its sessions and messages first. With SIGKILL it forgets what it has not saved.
+    /// Then it sends again what waited for an acknowledgement when it saved last, acknowledged since or not.
     pub fn end(&mut self, number: libc::c_int) {
         let mut child = self.child.take().unwrap();
         signal(&child, number);

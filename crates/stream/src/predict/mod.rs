@@ -136,10 +136,18 @@ pub trait Predictor: Send {
     fn cut(&mut self, token: Token, now_ms: u64) {
         self.end(token, false, true, now_ms);
     }
+    /// Notes that a program of the task gets an error in place of a block. What the task does not read from then on
+    /// proves nothing.
+    fn failed(&mut self, _token: Token) {}
     /// Ends actions whose recording time is over.
     fn tick(&mut self, now_ms: u64);
     /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
+    /// Returns every block that may be sent for a task, those of its plan first: what a device needs that is to run it
+    /// without a server.
+    fn needed(&mut self, task: FileId) -> Option<Arc<Plan>> {
+        self.plan(task)
+    }
     /// Returns what is likely to be requested next of this file, in order. It is the rest of the segment that answered
     /// the task's last request of the file, and the next `segments` segments of that action. Empty if the task follows
     /// no action there. Plans are not included: what is sent whole is not requested.
@@ -223,6 +231,9 @@ pub struct ActionInfo {
     pub kind: ActionKind,
     /// Its segments.
     pub segments: Vec<Vec<BlockAt>>,
+    /// The number of further blocks that only some of the last runs have read. They are sent when one of them is
+    /// requested.
+    pub others: usize,
     /// The number of runs that it was learned from or confirmed by.
     pub runs: u64,
 }

@@ -26,7 +26,7 @@ const LOCK_FILE: &str = "lock";
 #[derive(Debug, thiserror::Error)]
 pub enum LearnedError {
     /// The operating system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), base::error::io_text(.source))]
     System {
         /// The file or folder.
         path: PathBuf,

@@ -63,7 +63,7 @@ pub enum ServerError {
     )]
     NotLoopback(SocketAddr),
     /// The server cannot listen on the address.
-    #[error("{address}: {source}")]
+    #[error("{address}: {}", base::error::io_text(.source))]
     Listen {
         /// The address.
         address: SocketAddr,

@@ -215,7 +215,12 @@ fn plan(connection: &Connection, id: u32, task: FileId) {
     if connection.published.manifest.file(task).is_none() {
         return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
-    let plan = connection.session.tenant.predictor().plan(task);
+    let session = &connection.session;
+    // A device that runs the task asks what is sent ahead to it. Any other one wants all that the task may need.
+    let plan = match session.runs(task) {
+        true => session.tenant.predictor().plan(task),
+        false => session.tenant.predictor().needed(task),
+    };
     connection.queue().plan(id, task, plan.as_ref());
     connection.wake.notify_one();
 }

@@ -2,7 +2,7 @@
 
 use super::task::{Next, SENT_WORDS_MAX, SentRoom, Task};
 use super::tenant::Tenant;
-use crate::block::{BlockAt, Token};
+use crate::block::{BlockAt, FileId, Token};
 use crate::sync::locked;
 use crate::wire::Refusal;
 use std::collections::{HashMap, VecDeque};
@@ -84,6 +84,12 @@ impl Session {
     /// Returns the number of tasks now.
     pub(super) fn tasks(&self) -> usize {
         self.inner().tasks.len()
+    }
+
+    /// Returns whether the device runs this executable now.
+    pub(super) fn runs(&self, task: FileId) -> bool {
+        let inner = self.inner();
+        inner.tasks.values().any(|running| running.task == task)
     }
 
     /// Makes room for a task. Returns the token of a paused task that was removed for it.
@@ -210,7 +216,6 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::FileId;
     use crate::wire::HeldBlocks;
 
     #[test]

@@ -97,8 +97,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             at,
             around,
         } = job;
-        let token = token.unwrap_or(NO_TASK);
+        let (task, token) = (token, token.unwrap_or(NO_TASK));
         if let Err(failed) = self.hashes(&[at]).await? {
+            self.read_failed(task);
             return self.damaged(id, &failed).await;
         }
         // The neighbours are in the same segment: reading them now costs nothing more, and their compression can wait.
@@ -111,7 +112,10 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         });
         let (compressed, rest) = match both.await {
             Ok(both) => both,
-            Err(failed) => return self.damaged(id, &failed).await,
+            Err(failed) => {
+                self.read_failed(task);
+                return self.damaged(id, &failed).await;
+            }
         };
         let blocks = vec![at];
         add(&counters.blocks_demand, 1);
@@ -283,6 +287,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             self.connection.is_proven(at);
         }
         Ok(Ok(()))
+    }
+
+    /// Notes that a program of a task gets an error in place of a block.
+    fn read_failed(&self, task: Option<Token>) {
+        if let Some(token) = task {
+            self.connection.session.tenant.predictor().failed(token);
+        }
     }
 
     async fn damaged(&mut self, id: u32, failed: &StoreFailure) -> Result<(), Reason> {

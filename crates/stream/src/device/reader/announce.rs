@@ -3,7 +3,7 @@
 use super::state::Reader;
 use crate::block::{BlockAt, Token};
 use crate::device::counters::{Start, add};
-use crate::device::prefetch::{Report, Tasks};
+use crate::device::prefetch::{Report, Task, Tasks};
 use crate::device::random::random;
 use crate::device::transport::{Connection, Exchange, InFlight};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, HeldBlocks, Request};
@@ -18,7 +18,8 @@ impl Reader {
         let held = HeldBlocks::of(held);
         // Send under the lock: a read of the task must not be sent before its begin.
         self.prefetch.tasks(|tasks| {
-            let Some(task) = tasks.get(&token).filter(|task| task.wire.is_none()) else {
+            let is_to_begin = |task: &&mut Task| task.wire.is_none() && !task.is_incomplete();
+            let Some(task) = tasks.get(&token).filter(is_to_begin) else {
                 return;
             };
             let file = task.file;

@@ -58,6 +58,8 @@ pub(super) struct Run {
     pub(super) has_company: bool,
     /// It requested blocks of its plan that had not arrived, so it needs them earlier than the plan has them.
     pub(super) is_ahead: bool,
+    /// A read has failed in this phase, or the device has said nothing of its end. What it did not reach is unknown.
+    pub(super) is_incomplete: bool,
     /// The blocks sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
@@ -80,6 +82,7 @@ impl Run {
             has_asked: false,
             has_company: false,
             is_ahead: false,
+            is_incomplete: false,
             guessed: Vec::new(),
             asked: Vec::new(),
             traced: Vec::new(),
@@ -113,6 +116,7 @@ impl Run {
         self.mismatches = 0;
         self.has_company = false;
         self.is_ahead = false;
+        self.is_incomplete = false;
         self.guessed.clear();
     }
 

@@ -468,6 +468,83 @@ fn a_run_that_lost_its_connection_does_not_change_the_plan() {
     assert!(!driver.predictor.take_changed());
 }
 
+/// A device that reports a start with a failed read as exact, or as a start in which each file shows its reads.
+#[test]
+fn a_start_with_a_failed_read_only_adds_to_the_action() {
+    for is_exact in [false, true] {
+        let mut driver = Driver::default();
+        let (core, rest) = (blocks(1, 0..40), blocks(2, 0..20));
+        let both = [core.clone(), rest].concat();
+        driver.run(&both, true);
+        assert!(driver.predictor.take_changed());
+        let mut fail = |read: &[BlockAt]| {
+            let (token, _) = driver.begin();
+            driver.predictor.trace(token, read, driver.now_ms);
+            driver.predictor.failed(token);
+            driver.predictor.end(token, is_exact, true, driver.now_ms);
+            driver.planned()
+        };
+        for count in [1, 40] {
+            for _ in 0..12 {
+                assert_eq!(fail(&core[..count]), both);
+            }
+        }
+        // It needs the block that it has requested in vain.
+        let mut with_new = fail(&[core[0], block(3, 7)]);
+        assert!(driver.predictor.take_changed());
+        with_new.retain(|at| at.file != FileId(3));
+        assert_eq!(with_new, both);
+    }
+}
+
+#[test]
+fn blocks_that_a_silent_start_has_not_reached_do_not_count_as_unread() {
+    let mut driver = Driver::default();
+    let (core, rest) = (blocks(1, 0..40), blocks(2, 0..20));
+    let both = [core.clone(), rest].concat();
+    driver.run(&both, true);
+    for _ in 0..12 {
+        // The device waits for its next block, and says nothing.
+        let (token, _) = driver.begin();
+        driver.predictor.trace(token, &core, driver.now_ms);
+        driver.predictor.tick(driver.now_ms + 5_000);
+        driver
+            .predictor
+            .end(token, false, true, driver.now_ms + 9_000);
+        assert_eq!(driver.planned(), both);
+    }
+}
+
+#[test]
+fn an_action_learned_from_a_failed_start_heals_at_the_next_good_start() {
+    let mut driver = Driver::default();
+    let all = blocks(1, 0..10);
+    let (token, _) = driver.begin();
+    driver.predictor.trace(token, &all[..1], driver.now_ms);
+    driver.predictor.cut(token, driver.now_ms);
+    assert_eq!(driver.planned(), all[..1]);
+    driver.run(&all, false);
+    assert_eq!(driver.planned(), all);
+}
+
+#[test]
+fn what_a_task_may_need_is_its_plan_and_what_only_some_runs_read() {
+    let mut driver = Driver::default();
+    assert!(driver.predictor.needed(TASK).is_none());
+    let (core, part) = (blocks(1, 0..40), blocks(2, 0..20));
+    driver.run(&core, true);
+    let needed = |driver: &mut Driver| {
+        let needed = driver.predictor.needed(TASK).unwrap();
+        needed.blocks().collect::<Vec<_>>()
+    };
+    assert_eq!(needed(&mut driver), core);
+    // Another argument, once.
+    driver.run(&[core.clone(), part.clone()].concat(), true);
+    assert_eq!(driver.planned(), core);
+    assert_eq!(needed(&mut driver), [core, part].concat());
+    assert_eq!(driver.predictor.actions()[0].others, 20);
+}
+
 #[test]
 fn a_file_that_shows_no_read_was_not_used_and_one_that_does_was() {
     let mut driver = Driver::default();
