@@ -688,10 +688,9 @@ fn advice_uses_the_measured_cost_of_messages_and_a_report_shows_the_fit() {
 fn a_job_is_advised_by_the_measured_link() {
     let dir = TempDir::new();
     let link = link_file(&dir, "pair", Transport::Network, &[4, 1_024, 16_384]);
-    let input = dir.file("day.csv");
+    let input = dir.file("day.csv").display().to_string();
     let readings: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
     fs::write(&input, format!("value\n{readings}")).unwrap();
-    let input = input.display().to_string();
     let line = [
         "cluster",
         "run",
@@ -706,10 +705,12 @@ fn a_job_is_advised_by_the_measured_link() {
     ];
     let said = ok_json(&line);
     let inputs = said["advice"]["least_time"]["inputs"].as_array().unwrap();
-    let alpha = inputs
-        .iter()
-        .find(|input| input["input"] == "message_alpha_s");
-    assert!(alpha.unwrap()["measured"].is_string(), "{inputs:?}");
+    let is_alpha = |input: &&serde_json::Value| input["input"] == "message_alpha_s";
+    let alpha = inputs.iter().find(is_alpha).unwrap();
+    assert!(alpha["measured"].is_string(), "{inputs:?}");
+    let wild = link_file(&dir, "no line", Transport::Network, &[4, 16_384, 32_768]);
+    let said = ok_json(&line.map(|word| if word == link { wild.as_str() } else { word }));
+    assert!(said["advice"]["link_refused"].is_string(), "{said}");
 }
 
 /// Ends the program of the meter, also if the test panics: its scope waits for it.

@@ -29,7 +29,7 @@ fn steps(times_s: &[f64]) -> impl Iterator<Item = (usize, f64)> {
 
 /// Returns the steps that do not cross a break.
 fn within(times_s: &[f64], breaks: &[usize]) -> impl Iterator<Item = f64> {
-    let inner = steps(times_s).filter(|(at, _)| breaks.binary_search(at).is_err());
+    let inner = steps(times_s).filter(move |(at, _)| breaks.binary_search(at).is_err());
     inner.map(|(_, step_s)| step_s)
 }
 

@@ -88,6 +88,9 @@ pub fn why_none(root: &Root) -> String {
 }
 
 #[cfg(test)]
+pub(crate) mod fake;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -99,6 +102,3 @@ mod tests {
         assert_eq!(crate::host::printable(&why), why);
     }
 }
-
-#[cfg(test)]
-pub(crate) mod fake;

@@ -109,20 +109,7 @@ impl Boards {
                 format_args!("add a board, or say `{}:2`", hosts[0].name),
             ));
         }
-        for (option, is_given) in [
-            ("--tcp", arguments.tcp),
-            ("--interface", arguments.interface.is_some()),
-            (
-                "--address",
-                arguments.address.is_some() && is_here(&hosts[0].name),
-            ),
-        ] {
-            if is_given && hosts.len() == 1 {
-                let wrong = "all ranks are on one host: no message passes a link";
-                let remedy = "leave it out, or add a board";
-                return Err(CliError::usage(option, wrong, remedy));
-            }
-        }
+        check_link_options(arguments, &hosts)?;
         let program = find_program(arguments.program.as_deref())?;
         let library_text = ask_library(&program)?;
         let library = Library::of(&library_text).ok_or_else(|| {
@@ -347,6 +334,26 @@ impl Boards {
             }
         }
     }
+}
+
+/// Checks that there is a link for the options that are about one.
+fn check_link_options(arguments: &BoardsArgs, hosts: &[HostEntry]) -> Result<(), CliError> {
+    let [only] = hosts else { return Ok(()) };
+    for (option, is_given) in [
+        ("--tcp", arguments.tcp),
+        ("--interface", arguments.interface.is_some()),
+        (
+            "--address",
+            arguments.address.is_some() && is_here(&only.name),
+        ),
+    ] {
+        if is_given {
+            let wrong = "all ranks are on one host: no message passes a link";
+            let remedy = "leave it out, or add a board";
+            return Err(CliError::usage(option, wrong, remedy));
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether launchers start ranks there without a remote shell.

@@ -148,6 +148,8 @@ struct Advised {
     energy: Advice,
     time: Advice,
     assumed: Vec<String>,
+    /// Why the link's figures were not taken, if so.
+    link_refused: Option<String>,
 }
 
 impl Advised {
@@ -199,9 +201,9 @@ impl Advised {
                 give(Input::BoardIdleW, idle_w, origin()).map_err(wrong)?;
             }
         }
-        if let Some(link) = shown.link {
-            link.give(&mut question).map_err(wrong)?;
-        }
+        // The job is done: a line that says nothing must not cost its answer.
+        let refused = shown.link.and_then(|link| link.give(&mut question).err());
+        let link_refused = refused.map(|error| error.to_string());
         question.assume();
         let assumed = question.needed().into_iter().filter_map(|input| {
             let given = question.given[input as usize].as_ref()?;
@@ -216,6 +218,7 @@ impl Advised {
             energy,
             time,
             assumed,
+            link_refused,
         }))
     }
 
@@ -273,21 +276,7 @@ fn lines(
     advice: Option<&Advised>,
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let columns = shown.order.readings.columns.len();
-    let breaks = shown.order.readings.breaks.len();
-    out.line(format_args!(
-        "{} on {} ranks: {} readings in {columns} columns, {breaks} breaks",
-        report.kernel, report.ranks, report.rows
-    ))?;
-    for (reason, count) in shown.left_out.reasons() {
-        out.line(format_args!("left out  {count} rows: {reason}"))?;
-    }
-    if let Some(text) = input::uneven_text(&shown.order.readings) {
-        out.line(format_args!("uneven    {text}"))?;
-    }
-    for (board, how) in shown.lost {
-        out.line(format_args!("lost      {board}: {how}"))?;
-    }
+    input_lines(shown, report, out)?;
     answer_lines(shown, report, out)?;
     out.line(format_args!("answer    {}", sameness_text(report.compared)))?;
     out.line(format_args!(
@@ -327,6 +316,29 @@ fn lines(
     ))?;
     if !advice.assumed.is_empty() {
         out.line(format_args!("assumed   {}", advice.assumed.join(", ")))?;
+    }
+    if let Some(why) = &advice.link_refused {
+        out.line(format_args!("link      {why}"))?;
+    }
+    Ok(())
+}
+
+/// Prints what the job had: readings, and boards that were lost.
+fn input_lines(shown: &Shown<'_>, report: &Report, out: &mut Output) -> Result<(), CliError> {
+    let columns = shown.order.readings.columns.len();
+    let breaks = shown.order.readings.breaks.len();
+    out.line(format_args!(
+        "{} on {} ranks: {} readings in {columns} columns, {breaks} breaks",
+        report.kernel, report.ranks, report.rows
+    ))?;
+    for (reason, count) in shown.left_out.reasons() {
+        out.line(format_args!("left out  {count} rows: {reason}"))?;
+    }
+    if let Some(text) = input::uneven_text(&shown.order.readings) {
+        out.line(format_args!("uneven    {text}"))?;
+    }
+    for (board, how) in shown.lost {
+        out.line(format_args!("lost      {board}: {how}"))?;
     }
     Ok(())
 }
@@ -417,11 +429,9 @@ fn as_json(
         .reasons()
         .map(|(reason, count)| (reason.to_owned(), json!(count)))
         .collect();
-    let lost: Vec<Value> = shown
-        .lost
-        .iter()
-        .map(|(board, how)| json!({"board": board, "how": how}))
-        .collect();
+    let lost = shown.lost.iter();
+    let lost = lost.map(|(board, how)| json!({"board": board, "how": how}));
+    let lost: Vec<Value> = lost.collect();
     let (compared, difference) = match report.compared {
         Sameness::Same => ("same", Some(0.0)),
         Sameness::Near(by) => ("near", Some(by)),
@@ -462,6 +472,7 @@ fn as_json(
                 "least_energy": advice.energy.json(),
                 "least_time": advice.time.json(),
                 "assumed": advice.assumed,
+                "link_refused": advice.link_refused,
             })
         }),
     })

@@ -169,7 +169,6 @@ fn run_there(
     (is_background, begun): (bool, Instant),
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let hosts_file = beside(&job.out, "hosts");
     let table = job
         .table
         .as_deref()
@@ -178,16 +177,7 @@ fn run_there(
         // Left over from a run that was ended in the middle.
         std::fs::remove_file(new).ok();
     }
-    let hosts = match placed.place {
-        Place::Boards(count) if count > 1 => {
-            write(
-                &hosts_file,
-                &hosts_text(&placed.hosts[..count as usize], job.ranks),
-            )?;
-            Some(hosts_file)
-        }
-        _ => None,
-    };
+    let hosts = write_hosts(job, &placed)?;
     let new = table.as_ref().map(|(_, new)| new.clone());
     let mut words = words(job, hosts, new, readings);
     if placed.hosts.len() < 2 {
@@ -421,6 +411,19 @@ fn mend(job: &JobConfig, mut kept: Question, result: &Value) -> Result<(), CliEr
         }
     }
     write_kept(job, &kept)
+}
+
+/// Writes the list of boards, if the job runs on several. Returns its path.
+fn write_hosts(job: &JobConfig, placed: &Placed) -> Result<Option<PathBuf>, CliError> {
+    let Place::Boards(count @ 2..) = placed.place else {
+        return Ok(None);
+    };
+    let path = beside(&job.out, "hosts");
+    write(
+        &path,
+        &hosts_text(&placed.hosts[..count as usize], job.ranks),
+    )?;
+    Ok(Some(path))
 }
 
 /// Returns the list of boards. Each has the ranks of this board, by which the job was placed, or more if the file says

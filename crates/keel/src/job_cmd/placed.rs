@@ -61,17 +61,9 @@ impl Placed {
             Some(kept) => kept,
             None => measure(job, &order).map_err(wrong)?,
         };
-        let measuring_s = if is_measured_anew {
-            begun.elapsed().as_secs_f64()
-        } else {
-            0.0
-        };
+        let measuring_s = f64::from(is_measured_anew) * begun.elapsed().as_secs_f64();
         write_kept(job, &kept)?;
-        for input in MEASURED.into_iter().chain(POWER) {
-            if let Some(given) = &kept.given[input as usize] {
-                question.given[input as usize] = Some(given.clone());
-            }
-        }
+        take_kept(&mut question, &kept);
         // Messages cost nothing on one board.
         if let Some(path) = job.link.as_ref().filter(|_| hosts.len() > 1) {
             link(path)?.give(&mut question).map_err(wrong)?;
@@ -170,6 +162,15 @@ impl Placed {
             "better_elsewhere": better.map(|place| place.to_string()),
             "options": options.collect::<Vec<_>>(),
         })
+    }
+}
+
+/// Replaces figures of a question by the measured ones.
+fn take_kept(question: &mut Question, kept: &Question) {
+    for input in MEASURED.into_iter().chain(POWER) {
+        if let Some(given) = &kept.given[input as usize] {
+            question.given[input as usize] = Some(given.clone());
+        }
     }
 }
 

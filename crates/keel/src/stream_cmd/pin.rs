@@ -271,7 +271,7 @@ fn whole(manifest: &Manifest, file: FileId) -> impl Iterator<Item = BlockAt> {
     (0..manifest.blocks(file)).map(move |index| BlockAt { file, index })
 }
 
-/// Returns the blocks of a plan, and behind them the rest of the program's file: a start that was learned in part must
+/// Returns the blocks of a plan, and behind them the rest of the program's file. A start that was learned in part must
 /// not leave a task with less than one that has never run.
 fn with_program(manifest: &Manifest, mut blocks: Vec<BlockAt>, file: FileId) -> Vec<BlockAt> {
     let planned: HashSet<BlockAt> = blocks.iter().copied().collect();

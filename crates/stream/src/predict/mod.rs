@@ -143,7 +143,7 @@ pub trait Predictor: Send {
     fn tick(&mut self, now_ms: u64);
     /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
-    /// Returns every block that may be sent for a task, those of its plan first: what a device needs that is to run it
+    /// Returns every block that may be sent for a task, those of its plan first. A device needs them to run the task
     /// without a server.
     fn needed(&mut self, task: FileId) -> Option<Arc<Plan>> {
         self.plan(task)

@@ -500,7 +500,7 @@ impl Task {
 
     /// Returns what its next start will need, in order, as far as this one knows. If the start was audited and all
     /// reads were observed, these are the blocks that were read. Else they are also the server's plan and what was
-    /// known before: this start may have found blocks in the page cache, or may have failed before it needed them.
+    /// known before. This start may have found blocks in the page cache, or may have failed before it needed them.
     pub fn needed(&self) -> Vec<BlockAt> {
         let parts: [&[BlockAt]; 3] = match (self.is_exact(), self.is_audit) {
             (true, true) => return self.trace.clone(),

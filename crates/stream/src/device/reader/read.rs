@@ -80,7 +80,7 @@ impl Reader {
         result
     }
 
-    // Records that a read of a task has failed. Its server must not take the task for complete: the program ends early
+    // Records that a read of a task has failed. Its server must not take the task for complete. The program ends early
     // or does without the rest, and what it did not reach would count as unused. No message says so. A task whose
     // connection ends teaches nothing that an action does not have, so the connection is ended. A server that has
     // answered that a block is damaged knows by itself.

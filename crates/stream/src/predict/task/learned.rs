@@ -18,8 +18,8 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Returns every block that may be sent for the task: the plan of its start, the blocks that only some of its
-    /// starts read, and those of its other actions.
+    /// Returns every block that may be sent for the task. These are the plan of its start, the blocks that only some of
+    /// its starts read, and those of its other actions.
     pub(super) fn all_needed(&self) -> Option<Arc<Plan>> {
         let mut known = HashSet::new();
         let mut blocks: Vec<BlockAt> = Vec::new();

@@ -489,7 +489,7 @@ fn a_start_with_a_failed_read_only_adds_to_the_action() {
                 assert_eq!(fail(&core[..count]), both);
             }
         }
-        // It needs the block that it has requested in vain.
+        // It needs the block whose request has failed.
         let mut with_new = fail(&[core[0], block(3, 7)]);
         assert!(driver.predictor.take_changed());
         with_new.retain(|at| at.file != FileId(3));
