@@ -136,6 +136,11 @@ fn damage_is_told_with_the_files_that_need_it() {
         .into_iter()
         .find(|path| path.extension().unwrap() == "pack")
         .unwrap();
+    // A later `publish` would mend the damage.
+    write(&tree.join("new"), 10, 3);
+    publish(&tree, &store_path);
+    fs::remove_file(tree.join("well")).unwrap();
+    publish(&tree, &store_path);
     let mut damaged = fs::read(&pack).unwrap();
     damaged[at.offset as usize + 100] ^= 1;
     fs::write(&pack, damaged).unwrap();
@@ -148,10 +153,6 @@ fn damage_is_told_with_the_files_that_need_it() {
     assert!(matches!(damaged, Err(StoreError::Damaged { .. })));
     assert!(read(&store, 1, "well").unwrap() == bytes(5000, 2));
     // Pruning must not copy damage with a valid checksum.
-    write(&tree.join("new"), 10, 3);
-    publish(&tree, &store_path);
-    fs::remove_file(tree.join("well")).unwrap();
-    publish(&tree, &store_path);
     let refused = prune(&store_path, 1, &mut |_| {});
     assert!(matches!(
         refused,
