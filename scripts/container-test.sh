@@ -22,7 +22,7 @@ fail() {
 [ "$(id -u)" -eq 0 ] || skip "only root can make a root folder of its own"
 scripts/setup.sh --package container root || skip "debootstrap or buildah is missing"
 spaces=(--mount --pid --net --ipc --uts)
-unshare "${spaces[@]}" --fork true 2>/dev/null || skip "this machine lets nobody have namespaces"
+unshare "${spaces[@]}" --fork true 2>/dev/null || skip "this machine permits no namespaces"
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/keel-container.XXXXXX")
 made=

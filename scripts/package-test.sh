@@ -19,7 +19,7 @@ skip() {
 }
 [ "$(id -u)" -eq 0 ] || skip "only root can make one"
 scripts/setup.sh --package root || skip "debootstrap is missing"
-unshare --mount --pid --net --fork true 2>/dev/null || skip "this machine lets nobody have namespaces"
+unshare --mount --pid --net --fork true 2>/dev/null || skip "this machine permits no namespaces"
 package=$(find "$packages" -maxdepth 1 -name "evenkeel_*_$arch.deb" | sort -V | tail -n 1 || true)
 [ -n "$package" ] || {
     printf 'no packages in %s: make package\n' "$packages" >&2

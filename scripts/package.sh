@@ -267,7 +267,7 @@ package_node() {
         "Recommends: fuse3
 Suggests: evenkeel-bench, libkeel" \
         'Node for sensor readings: to flash and to programs, in time
- Takes readings from sensors, keeps them on flash whatever the power does, and
+ Takes readings from sensors, keeps them on flash across power cuts, and
  shows them to programs that have to act on them in time.'
     printf '/etc/keel/keel.toml\n' >"$root/DEBIAN/conffiles"
     install -m 755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"

@@ -167,6 +167,12 @@ if [ "$1" != --tables ]; then
         "$target/release/keel" cluster report "$found/mpich-1.jsonl" "$found/openmpi-1.jsonl" \
             --csv "$results/libraries.csv" --plots "$results" >/dev/null
     fi
+    # Where two runs do not agree, the page compares their intervals.
+    if [ -f "$found/openmpi-2.jsonl" ]; then
+        rm -f "$results/openmpi-second-run.csv"
+        "$target/release/keel" cluster report "$found/openmpi-2.jsonl" \
+            --csv "$results/openmpi-second-run.csv" >/dev/null
+    fi
     # Result ÷ watts: one host, and two boards on the line. Its page names one MPI library, the first.
     measured=()
     for file in "$found/${mpis[0]}-1.jsonl" "$found/${mpis[0]}-boards.jsonl"; do

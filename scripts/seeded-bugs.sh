@@ -10,6 +10,7 @@ scripts/build-tests.sh
 bugs=(
     "swapped-barrier flash crash::"
     "ack-before-flush db crash_flash::"
+    "wake-up-lost db stepped::a_sleeping"
     "ack-when-put keel node_kill::"
     "key-tail-ignored db table::"
     "key-cut-at-64 ingest intake_keys::"
@@ -19,6 +20,8 @@ bugs=(
     "old-segment-continued db golden::a_segment_of_an_older"
     "alarm-without-hysteresis db alarms::"
     "alarm-forgets-when-full db alarms::"
+    "expiry-uncounted db full::expiry_counts"
+    "age-by-wall db history::a_clock_that_is_set_back"
     "actuator-first-wins egress outbox::"
     "cursor-before-ack egress forward_crash::"
     "ack-of-another egress forward_crash::"

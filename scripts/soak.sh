@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Long runs that the test command has no time for, from random seeds. Of SOAK_SECONDS (default 3600) the crash suite of
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
-# the fuzz targets, where cargo-fuzz is installed, a quarter. One demonstration has every part. The in-memory file
-# system gets as much again, beside it: kills, states of a crash, drawn orders, regions written over, and every program
-# of its table, with the suites of others. The tests of the workspace run five times on a loaded machine, for about an
-# hour. `keel doctor` makes its page with the short benches. Packages are made for three architectures, installed in
-# fresh roots of three Debian releases, and started in a container and in an emulator. The documentation site is built.
+# the fuzz targets, where cargo-fuzz is installed, a quarter. One demonstration has every part. A node is killed 200
+# times, and each fault of its parts lasts a minute of an hour. The in-memory file system gets as much again, beside it:
+# kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
+# others. The tests of the workspace run five times on a loaded machine, for about an hour. `keel doctor` makes its page
+# with the short benches. Packages are made for three architectures, installed in fresh roots of three Debian releases,
+# and started in a container and in an emulator. The documentation site is built.
 # The first failure ends the run; its seed, or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
@@ -45,11 +46,11 @@ memory() {
 
 # The numbers are for about a quarter of the time together, on two processors that do nothing else.
 KEEL_MEM_SEEDS=$seconds memory "$seconds regions that something has written over, used, checked, mended" \
-    whatever_a_region_says --lib
+    any_region_bytes --lib
 KEEL_MEM_SEEDS=$((seconds / 2)) memory "$((seconds / 2)) regions that check calls whole, read by programs" \
-    what_check_calls_whole --lib
+    a_region_that_check_calls_whole --lib
 KEEL_MEM_KILLS=$((seconds * 3)) memory "$((seconds * 3)) kills of processes that write" \
-    processes::whoever_is_killed --test it
+    processes::killed_processes --test it
 KEEL_MEM_CRASH_SAMPLES=$((24 + seconds / 18)) memory "states of memory after a crash of the machine" \
     crash:: --lib
 KEEL_MEM_ORDERS_TIMES=$((1 + seconds / 180)) memory "drawn orders of processes that lock, write and die" \
@@ -77,6 +78,19 @@ if ! KEEL_STREAM_CUT_SECONDS=60 KEEL_STREAM_DEVICES=200 KEEL_STREAM_MEMORY_MEBIB
     cargo test --release --locked --quiet -p keel --test it -- --nocapture \
     a_link_that_is_cut many_devices_start a_mount_with_less_memory at_random_blocks; then
     printf 'soak: FAILED in programs from the network\n'
+    exit 1
+fi
+
+# A node whose parts fail: 200 kills, each start ready within 2 s, and each fault of docs/development.md for longer.
+fault_seconds=$((seconds / 60))
+fault_seed=$RANDOM
+printf 'soak: 200 kills of a node, and faults of %d s each, from KEEL_FAULT_SEED=%d\n' "$fault_seconds" "$fault_seed"
+if ! KEEL_KILLS=200 KEEL_READY_MS_MAX=2000 KEEL_KILL_SEED=$fault_seed \
+    cargo test --release --locked --quiet -p keel --test it -- --nocapture node_kill:: ||
+    ! KEEL_FAULT_SECONDS=$fault_seconds KEEL_FAULT_SEED=$fault_seed \
+        cargo test --release --locked --quiet -p keel --test it -- --nocapture --test-threads 1 \
+        fault_broker:: fault_clock:: fault_device:: fault_full:: fault_link:: fault_machine:: fault_processes::; then
+    printf 'soak: FAILED in the faults of a node; the seed stands above\n'
     exit 1
 fi
 

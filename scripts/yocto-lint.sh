@@ -239,7 +239,7 @@ linter_finds_nothing() {
         timeout "$lint_seconds_max" "$environment/bin/oelint-adv" --quiet --relpaths --release "$release" \
             "${suppressed[@]}" "${files[@]}" >"$work/findings" 2>&1 && [ ! -s "$work/findings" ] && continue
         head -n 40 "$work/findings"
-        echo "oelint-adv ($release): $(wc -l <"$work/findings") line(s) about $1"
+        echo "oelint-adv ($release): $1: lines of findings: $(wc -l <"$work/findings")"
         return 1
     done
 }

@@ -5,7 +5,7 @@ use stream::predict::none::NonePredictor;
 use stream::predict::paper::{PaperPredictor, PaperSettings};
 use stream::predict::task::{TaskPredictor, TaskSettings};
 use stream::predict::{Catalogue, Predictor, Push};
-use stream::wire::Held;
+use stream::wire::HeldBlocks;
 use stream::{BlockAt, ContentId, FileId, SEGMENT_BLOCKS, Token};
 
 /// Files of the version: `a` to `d`, contents 0x00.. to 0x03.., of 1, 8, 64 and 512 blocks.
@@ -89,7 +89,7 @@ fn use_it(predictor: &mut dyn Predictor) {
             let mut token = [start; 16];
             token[0] = task as u8;
             let (token, now_ms) = (Token(token), u64::from(start) * 100_000);
-            let begun = predictor.begin(token, FileId(task), &Held::default(), now_ms);
+            let begun = predictor.begin(token, FileId(task), &HeldBlocks::default(), now_ms);
             check(&begun.push);
             let asked: Vec<BlockAt> = predictor
                 .actions()

@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_follow_the_calendar() {
         assert_eq!(timestamp(0), "1970-01-01T00:00:00Z");
         assert_eq!(timestamp(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(timestamp(951_782_400), "2000-02-29T00:00:00Z");

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_what_they_lead_to_keep_their_places() {
+    fn pages_and_their_linked_files_keep_their_places() {
         let own = std::env::temp_dir().join(format!("xtask-site-{}", std::process::id()));
         let (root, folder) = (own.join("tree"), own.join("made"));
         let texts = [

@@ -81,9 +81,9 @@ impl Cpufreq {
     ) -> Result<Self, SavedError> {
         // What one of them has set must not be taken for the original value.
         for path in lock.earlier() {
-            put_back_what_is_in(path, files.as_ref())?;
+            restore_saved(path, files.as_ref())?;
         }
-        let left = match put_back_what_is_in(saved_path, files.as_ref())? {
+        let left = match restore_saved(saved_path, files.as_ref())? {
             Some((left, _)) if left.root() == root => left,
             // Settings of another machine must not be mixed with those of this one.
             Some((_, unset)) if !unset.is_empty() => {
@@ -169,7 +169,7 @@ impl Cpufreq {
 
 /// Restores what a killed program has saved in a file; settings that do not exist at present stay there. `None` if
 /// there is no such file, or if it is from before the machine was restarted; then it is removed.
-fn put_back_what_is_in(
+fn restore_saved(
     path: &Path,
     files: &dyn Files,
 ) -> Result<Option<(Saved, Vec<Unset>)>, SavedError> {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_gets_a_share_and_what_it_had() {
+    fn a_thread_gets_a_share_and_later_its_former_scheduling() {
         let thread = this_thread();
         let before = scheduling(thread).unwrap();
         let mut actuator = Deadline::new(&[thread]);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_is_told() {
+    fn a_thread_that_is_gone_is_reported() {
         let thread = std::thread::spawn(this_thread).join().unwrap();
         // The kernel is done with a thread a little later than the join returns.
         while std::path::Path::new(&format!("/proc/self/task/{thread}")).exists() {

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_the_next_one_learns_where_settings_are() {
+    fn one_process_locks_at_a_time_and_the_next_learns_where_settings_are() {
         let root = std::env::temp_dir().join(format!("keel-lock-{}", std::process::id()));
         let (one, other) = (root.join("one.speed"), root.join("other.speed"));
         assert!(matches!(

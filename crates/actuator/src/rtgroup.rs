@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_another_group_has_is_said() {
+    fn a_share_that_another_group_has_is_reported() {
         let machine = Machine::new();
         let other = Path::new("/m").join(PLACES[1]).join("other");
         machine.add(&other, "4700", "5000", "5");
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_such_groups_is_told() {
+    fn a_kernel_without_real_time_groups_is_reported() {
         let open = RtGroup::open(Box::new(Machine::default()), Path::new("/m"), "task", &[1]);
         assert!(
             matches!(open, Err(ActuatorError::Missing { .. })),

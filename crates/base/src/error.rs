@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn c_values_and_names_lead_back() {
+    fn c_values_and_names_convert_back_to_their_codes() {
         for code in Code::ALL {
             assert_eq!(Code::from_c_value(code.c_value()), Some(code));
             assert_eq!(Code::from_name(code.name()), Some(code));

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_is_covered_or_gone_is_told_from_what_is_there_now() {
+    fn a_covered_or_removed_mount_is_told_from_the_present_one() {
         let below = place(40, "0:50", "tmpfs tmpfs", "/mnt").in_table(LINES, true);
         assert_eq!(below, Whereabouts::Covered("/mnt".into()));
         // A moved mount is found as long as it lives.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_what_a_pattern_can_name_alone() {
+    fn a_name_is_valid_if_a_pattern_can_match_it_alone() {
         for name in [
             "c++",
             "#1",

@@ -12,6 +12,8 @@ pub enum SeededBug {
     SwappedBarrier,
     /// `db` completes the tickets of a batch before it is flushed.
     AckBeforeFlush,
+    /// `db` does not wake a commit thread that sleeps.
+    WakeUpLost,
     /// `keel` acknowledges a reading to its sender when it is put.
     AckWhenPut,
     /// `db` tells keys apart by their first 16 bytes.
@@ -30,6 +32,10 @@ pub enum SeededBug {
     AlarmWithoutHysteresis,
     /// `db` counts an alarm that found no room as reported.
     AlarmForgetsWhenFull,
+    /// `db` does not count the readings of a segment that it deletes.
+    ExpiryUncounted,
+    /// `db` takes the wall clock for the age of a value whose time the node's clock gave.
+    AgeByWall,
     /// `egress` moves a cursor when readings are sent.
     CursorBeforeAck,
     /// `egress` takes the acknowledgement of one message for that of another.
@@ -46,9 +52,10 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::SwappedBarrier,
         Self::AckBeforeFlush,
+        Self::WakeUpLost,
         Self::AckWhenPut,
         Self::KeyTailIgnored,
         Self::KeyCutAt64,
@@ -58,6 +65,8 @@ impl SeededBug {
         Self::OldSegmentContinued,
         Self::AlarmWithoutHysteresis,
         Self::AlarmForgetsWhenFull,
+        Self::ExpiryUncounted,
+        Self::AgeByWall,
         Self::CursorBeforeAck,
         Self::AckOfAnother,
         Self::WindowUnbounded,
@@ -71,6 +80,7 @@ impl SeededBug {
         match self {
             Self::SwappedBarrier => "swapped-barrier",
             Self::AckBeforeFlush => "ack-before-flush",
+            Self::WakeUpLost => "wake-up-lost",
             Self::AckWhenPut => "ack-when-put",
             Self::KeyTailIgnored => "key-tail-ignored",
             Self::KeyCutAt64 => "key-cut-at-64",
@@ -80,6 +90,8 @@ impl SeededBug {
             Self::OldSegmentContinued => "old-segment-continued",
             Self::AlarmWithoutHysteresis => "alarm-without-hysteresis",
             Self::AlarmForgetsWhenFull => "alarm-forgets-when-full",
+            Self::ExpiryUncounted => "expiry-uncounted",
+            Self::AgeByWall => "age-by-wall",
             Self::CursorBeforeAck => "cursor-before-ack",
             Self::AckOfAnother => "ack-of-another",
             Self::WindowUnbounded => "window-unbounded",

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_and_ones_are_no_frames() {
+    fn blocks_of_zeros_or_ones_are_no_frames() {
         assert_eq!(
             decode(&[0; 64], 64),
             Err(WireError::Checksum {

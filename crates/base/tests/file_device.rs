@@ -96,7 +96,7 @@ fn written_zeros_take_their_space_and_are_not_counted() {
 }
 
 #[test]
-fn zeros_from_a_block_on_leave_those_before() {
+fn zeros_from_a_block_on_leave_the_blocks_before() {
     let scratch = Scratch::new("zeros-from");
     fs::write(&scratch.0, vec![7; 300 * BLOCK_BYTES]).unwrap();
     let mut device = FileDevice::open(&scratch.0, &direct(700)).unwrap();
@@ -199,7 +199,7 @@ fn writes_are_refused_when_the_device_is_read_only() {
 }
 
 #[test]
-fn an_exclusive_device_is_refused_to_the_next_who_wants_it_alone() {
+fn an_exclusive_device_cannot_be_opened_exclusively_twice() {
     let scratch = Scratch::new("exclusive");
     let exclusive = FileDeviceOptions {
         exclusive: true,
@@ -472,7 +472,7 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
 }
 
 #[test]
-fn both_ends_are_cleared_and_nothing_else() {
+fn clearing_changes_only_both_ends() {
     let scratch = Scratch::new("ends");
     for blocks in [1, 255, 256, 257, 512, 600] {
         fs::write(&scratch.0, vec![7; blocks * BLOCK_BYTES]).unwrap();

@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn percentiles_are_those_of_the_sorted_values(values in prop::collection::vec(value(), 1..500)) {
+    fn percentiles_agree_with_the_sorted_values(values in prop::collection::vec(value(), 1..500)) {
         let histogram = filled(&values);
         let mut sorted = values;
         sorted.sort_unstable();
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn merging_is_recording_everything_in_one(
+    fn merging_equals_recording_in_one_histogram(
         first in prop::collection::vec(any::<u64>(), 0..100),
         second in prop::collection::vec(value(), 0..100),
     ) {

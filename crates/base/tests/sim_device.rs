@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_crash_leaves_only_what_was_flushed_or_written_since(steps in steps(), seed in any::<u64>()) {
+    fn a_crash_leaves_only_flushed_bytes_or_later_writes(steps in steps(), seed in any::<u64>()) {
         let mut device = SimDevice::new(BLOCK_COUNT, seed);
         run(&mut device, &steps);
         let allowed = allowed(&device, &steps);
@@ -226,7 +226,7 @@ fn write(device: &mut SimDevice, block: u64, fill: u8) {
 }
 
 #[test]
-fn all_subsets_are_all_subsets() {
+fn every_subset_of_writes_has_a_crash_image() {
     let mut device = SimDevice::new(8, 1);
     for block in 0..4 {
         write(&mut device, block, 9);
@@ -468,7 +468,7 @@ fn counts_are_exact_and_refused_ranges_do_not_count() {
 }
 
 #[test]
-fn a_large_device_costs_what_it_holds() {
+fn a_large_device_costs_memory_for_its_content_only() {
     let mut device = SimDevice::new(16 << 18, 1);
     let mut random = Random::new(2);
     for _ in 0..100 {

@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_goals_for_a_figure_the_higher_one_counts() {
+    fn the_higher_of_two_goals_for_a_figure_counts() {
         let mut figures = figures();
         let goal = |bound| Goal {
             case: "rate",

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_marks_changes() {
+    fn only_text_between_the_marks_changes() {
         let page = "a\n<!-- begin x -->\nold\n<!-- end x -->\nb\n";
         let changed = replace(page, "x", "new\n").unwrap();
         assert_eq!(changed, "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb\n");

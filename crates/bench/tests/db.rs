@@ -93,7 +93,7 @@ fn a_quick_run_of_the_data_path_has_every_case_and_judges_nothing() {
 
 /// The pages of the data path, of quality of service and of messages between boards.
 #[test]
-fn the_result_pages_are_what_the_figures_beside_them_give() {
+fn the_result_pages_agree_with_their_figures() {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
     let folder = Folder::new("pages");
     // The page of messages draws into its folder.
@@ -119,7 +119,7 @@ fn the_result_pages_are_what_the_figures_beside_them_give() {
 }
 
 #[test]
-fn experiments_say_what_they_lack_in_one_line() {
+fn experiments_name_missing_options_in_one_line() {
     let folder = Folder::new("qos");
     let out = folder.0.join("found");
     let output = bench(&["qos", "workloads", "--plant", "real"], &[("--out", &out)]);

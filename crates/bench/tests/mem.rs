@@ -143,7 +143,7 @@ fn a_short_run_measures_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_result_page_is_what_the_figures_beside_it_give() {
+fn the_result_page_agrees_with_its_figures() {
     let figures = results().join("mem.json");
     if !figures.is_file() {
         println!("skipped: {} has not been measured yet", figures.display());

@@ -150,7 +150,7 @@ fn is_refused(output: &Output) -> bool {
 }
 
 #[test]
-fn a_short_run_measures_and_leaves_nothing_behind_and_takes_away_what_a_killed_one_left() {
+fn a_short_run_measures_leaves_nothing_behind_and_removes_the_rest_of_a_killed_run() {
     if is_skipped() {
         return;
     }
@@ -259,7 +259,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_result_page_is_what_the_figures_beside_it_give() {
+fn the_result_page_agrees_with_its_figures() {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
     let (figures, page) = (results.join("stream"), results.join("stream.md"));
     if !figures.join("paper.json").is_file() || !page.is_file() {

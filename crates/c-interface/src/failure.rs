@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_table() {
+    fn names_match_the_table() {
         for code in Code::ALL {
             assert_eq!(name_of(code).to_str(), Ok(code.name()));
         }

@@ -35,6 +35,8 @@ pub struct Cell {
     pub median_us: Median,
     /// The benchmark's result at the median, in its unit.
     pub result: f64,
+    /// Whether the interval of the median stayed wide.
+    pub is_wide: bool,
     /// Its time ÷ that of the first run with this row; `None` in that run.
     pub ratio: Option<Median>,
     /// The verdict on the ratio.
@@ -246,6 +248,7 @@ fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>,
         });
         let result = key.benchmark.result(key.bytes, median_us.value);
         cells.push(Some(Cell {
+            is_wide: row.is_wide(&median_us),
             median_us,
             result,
             ratio,

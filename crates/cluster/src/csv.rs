@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_in_quotes_holds_what_it_likes() {
+    fn a_field_in_quotes_may_hold_commas_quotes_and_newlines() {
         let text = "time_s,note,watts\r\n1,\"a,3,b\",5\n\n2,\"a\n3,x,999\n\", 6 \n\
             3,\"say \"\"no\"\"\",7\n4, \"b\" ,8\n";
         for piece in [1, 2, 7, 100] {

@@ -162,7 +162,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_machine_is_described_and_what_is_unknown_says_why() {
+    fn a_machine_is_described_with_reasons_for_unknown_values() {
         let tree = Tree::new();
         tree.write("proc/sys/kernel/hostname", "b1\n");
         tree.write("proc/sys/kernel/osrelease", "4.4.0-yocto\n");

@@ -12,6 +12,9 @@ pub const SEGMENTS: usize = 3;
 /// Smallest number of sizes: points of fewer sizes determine no line that could be wrong.
 const SIZES_MIN: usize = 3;
 
+/// Largest error of a segment, |fitted ÷ measured − 1|, for an advice: a line that is off by half says nothing.
+pub const ERROR_MAX: f64 = 0.5;
+
 /// Largest part of a run's label, in bytes, in the origin of a figure: a file of figures takes 256 bytes of origin.
 const LABEL_BYTES_MAX: usize = 80;
 
@@ -75,12 +78,22 @@ impl LinkCurve {
     /// Without the size of the messages it gives nothing: the answer then names that size as missing, if it needs it.
     ///
     /// # Errors
-    /// None for a curve that was fitted.
+    /// The error of the segment is above [`ERROR_MAX`].
     pub fn give(&self, question: &mut Question) -> Result<(), Error> {
         let Some(bytes) = &question.given[Input::ExchangeBytes as usize] else {
             return Ok(());
         };
         let segment = self.curve.segment(bytes.value);
+        if segment.error_max > ERROR_MAX {
+            let wrong = format!(
+                "has no usable line for messages of {} bytes: it is off by up to {:.0} %, at most {:.0} % is used; \
+                 measure again without --samples, and more sizes near it",
+                bytes.value,
+                segment.error_max * 100.0,
+                ERROR_MAX * 100.0
+            );
+            return Err(Error::invalid(format!("run {}", self.label), wrong));
+        }
         let beyond = if bytes.value < self.bytes_min {
             Some(("below", self.bytes_min))
         } else if bytes.value > self.bytes_max {
@@ -218,6 +231,20 @@ mod tests {
         let given = |input: Input| question.given[input as usize].clone().expect("given");
         assert_eq!(given(Input::MessageAlphaS).spread, segment.error_max);
         assert!(given(Input::MessageBytesPerS).value <= Input::MessageBytesPerS.range().1);
+    }
+
+    #[test]
+    fn a_line_that_is_off_by_more_than_half_is_no_measured_cost() {
+        let wild = [(4, 100.0), (8, 10.0), (16, 400.0), (32, 20.0)];
+        let link = LinkCurve::fit(&file(Transport::Network, &wild)).expect("a curve");
+        assert!(link.curve().segment(8.0).error_max > ERROR_MAX, "{link:?}");
+        let said = link
+            .give(&mut question(8.0))
+            .expect_err("refused")
+            .to_string();
+        for wanted in ["messages of 8 bytes", "at most 50 %", "without --samples"] {
+            assert!(said.contains(wanted), "{wanted}: {said}");
+        }
     }
 
     #[test]

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_differ_are_told_apart_and_those_that_do_not_are_not() {
+    fn runs_are_told_apart_only_if_they_differ() {
         let mut random = Random::new(23);
         let (mut alike, mut apart, runs) = (0, 0, 200);
         for _ in 0..runs {

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_tells_apart_what_differs_and_nothing_else() {
+    fn a_ratio_tells_samples_apart_only_if_they_differ() {
         let mut random = Random::new(3);
         let one = long_tailed(&mut random, 200);
         let same = long_tailed(&mut random, 200);

@@ -504,7 +504,7 @@ fn the_data_centre_s_break_even_is_the_advisor_s() {
 
 /// The result page contains the table as the program generates it, and the current drawings and values.
 #[test]
-fn the_result_page_is_what_the_tables_give() {
+fn the_result_page_agrees_with_the_tables() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
     let read = |name: &str| {
         std::fs::read_to_string(docs.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))

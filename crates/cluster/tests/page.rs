@@ -39,7 +39,7 @@ fn cluster(alpha_s: f64, rate: f64) -> Cluster {
 }
 
 #[test]
-fn the_kinds_of_jobs_that_suit_boards_are_those_of_the_model() {
+fn the_kinds_of_jobs_that_suit_boards_follow_from_the_model() {
     let page = page();
     // Sending alone, by LTE without and with the network's energy.
     let rate = |joules: f64| upload_rate_break_even(&board(), joules).expect("above 0") / 1e6;

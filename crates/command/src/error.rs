@@ -115,6 +115,17 @@ impl CliError {
         self
     }
 
+    /// Returns the failure with the user that lacks a permission, if that is what is wrong.
+    #[must_use]
+    pub fn for_user(mut self, user: impl fmt::Display) -> Self {
+        const DENIED: &str = "ermission denied";
+        if let Some(at) = self.wrong.find(DENIED) {
+            let user = format!(" for the user {}", one_line(&user));
+            self.wrong.insert_str(at + DENIED.len(), &user);
+        }
+        self
+    }
+
     /// Creates a failure of an input or output of the operating system.
     #[must_use]
     pub fn io(thing: impl fmt::Display, error: &std::io::Error) -> Self {
@@ -140,7 +151,7 @@ impl CliError {
     fn io_remedy(code: Code) -> &'static str {
         match code {
             Code::NotFound => "check the path",
-            Code::Denied => "check the permissions, or run as a user who may",
+            Code::Denied => "check the permissions, or run as a user with access",
             Code::Full => "free some space",
             Code::Exists => "choose another path",
             Code::Busy => "close what uses it, then try again",
@@ -223,7 +234,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_whatever_it_names() {
+    fn a_missing_permission_names_the_user_that_lacks_it() {
+        let denied = CliError::io("x.img", &std::io::Error::from_raw_os_error(libc::EACCES));
+        let told = denied.for_user("keel").to_string();
+        assert!(
+            told.starts_with("x.img: permission denied for the user keel; "),
+            "{told}"
+        );
+        let other = CliError::failure("x.img", "is broken", "mend it");
+        assert_eq!(
+            other.for_user("keel").to_string(),
+            "x.img: is broken; mend it"
+        );
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_any_name() {
         let error = CliError::failure("a\nb", "is\r\nbroken", "mend it");
         assert_eq!(error.to_string(), "a\\nb: is\\r\\nbroken; mend it");
         assert_eq!(error.status(), 1);

@@ -38,7 +38,7 @@ fn assert_near(found: &[[f64; 2]; 2], expected: &[[f64; 2]; 2]) {
 }
 
 #[test]
-fn gains_are_those_of_the_reference_case() {
+fn gains_match_the_reference_case() {
     let design = Design::new(&model(), &weights([10.0, 1.0], [1.0, 0.1])).unwrap();
     assert_near(
         &design.proportional,
@@ -62,7 +62,7 @@ fn gains_are_those_of_the_reference_case() {
 }
 
 #[test]
-fn gains_of_the_default_weights_are_those_of_the_second_case() {
+fn gains_of_the_default_weights_match_the_second_case() {
     let design = Design::new(&model(), &Weights::default()).unwrap();
     assert_near(
         &design.proportional,
@@ -217,7 +217,7 @@ fn a_driven_plant_is_found_again() {
 }
 
 #[test]
-fn runs_that_say_nothing_are_refused() {
+fn runs_without_information_are_refused() {
     let few = driven(39, [0.0; 2]);
     assert_eq!(Model::fit(&few), Err(IdentifyError::TooFew(39)));
     let mut wrong = driven(100, [0.01; 2]);
@@ -497,7 +497,7 @@ fn a_change_of_mode_makes_no_jump_of_the_inputs() {
 }
 
 #[test]
-fn without_samples_everything_is_at_full_and_then_goes_on() {
+fn inputs_are_at_full_without_samples_and_regulated_afterwards() {
     let (mut controller, mut plant) = (controller(RANGES), Plant::new([0.0; 2]));
     controller.set_mode(Mode::Both);
     close(&mut controller, &mut plant, 40);

@@ -16,6 +16,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use base::clock::Clock;
+use base::seeded_bug::SeededBug;
 
 use crate::alarm::watches::AlarmRules;
 use crate::error::LogFailure;
@@ -26,7 +27,7 @@ use crate::log::owners::SharedOwners;
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
 use crate::mutex::lock;
-use crate::options::{DbOptions, FullPolicy, Retention};
+use crate::options::{CommitDriver, DbOptions, FullPolicy, Retention};
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::Queue;
@@ -75,6 +76,8 @@ pub(crate) struct Shared<S: SegmentStore> {
     /// The commit side waits for the store: other callers let it go first.
     pub(crate) commit_waits: AtomicBool,
     pub(crate) thread: OnceLock<Thread>,
+    /// Without a thread: somebody has woken the commit side.
+    pub(crate) woken: AtomicBool,
 }
 
 /// State of the commit side, behind its lock.
@@ -139,6 +142,37 @@ enum Plan {
     Stop,
     Round,
     Nap(Duration),
+    Sleep,
+}
+
+/// What a step of the commit side was; see [`crate::Database::commit_step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitStep {
+    /// A round. The next step follows at once.
+    Round {
+        /// A checkpoint is unfinished.
+        unfinished: bool,
+    },
+    /// The beginning of a rest: the next step follows after this time, or when the commit side is woken.
+    Nap(Duration),
+    /// The beginning of a rest: the next step follows when the commit side is woken.
+    Sleep,
+    /// The end: the log has failed or is closed.
+    End,
+}
+
+/// What the commit side knows from one step to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    checkpointing: bool,
+    napped: bool,
+    rest: Option<Rest>,
+}
+
+/// A rest that the next step ends.
+#[derive(Debug)]
+enum Rest {
+    Nap,
     Sleep,
 }
 
@@ -364,6 +398,9 @@ impl<S: SegmentStore> Shared<S> {
         core.index.forget(oldest);
         core.writer.forget_oldest();
         lock(&self.counters).oldest_lsn = end;
+        if SeededBug::ExpiryUncounted.is_on() {
+            return Ok(0);
+        }
         Ok(end.saturating_sub(begin))
     }
 
@@ -538,8 +575,9 @@ impl<S: SegmentStore> Shared<S> {
     }
 
     pub(crate) fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
+        match self.thread.get() {
+            Some(thread) => thread.unpark(),
+            None => self.woken.store(true, Ordering::Relaxed),
         }
     }
 
@@ -558,7 +596,17 @@ impl<S: SegmentStore> Shared<S> {
             };
         }
         if let Some(first) = queue.first {
-            let left = interval.saturating_sub(Instant::now().saturating_duration_since(first));
+            let waited = match self.options.commit_driver {
+                CommitDriver::Thread | CommitDriver::Manual => {
+                    Instant::now().saturating_duration_since(first)
+                }
+                // Time passes on the caller's clock alone.
+                CommitDriver::Stepped => {
+                    let now_ns = self.clock.monotonic_ns();
+                    Duration::from_nanos(now_ns.saturating_sub(queue.first_ns))
+                }
+            };
+            let left = interval.saturating_sub(waited);
             if queue.urgent || queue.is_pressed() || left.is_zero() || checkpointing {
                 return Plan::Round;
             }
@@ -576,36 +624,58 @@ impl<S: SegmentStore> Shared<S> {
         Plan::Sleep
     }
 
+    /// Ends the rest that the step before has begun, if any. Then runs a round or begins a rest.
+    pub(crate) fn step(&self, pace: &mut Pace) -> CommitStep {
+        match pace.rest.take() {
+            None => {}
+            Some(Rest::Nap) => {
+                self.sample_wall();
+            }
+            Some(Rest::Sleep) => {
+                self.sample_wall();
+                self.asleep.store(false, Ordering::Relaxed);
+            }
+        }
+        match self.plan(pace.checkpointing, pace.napped) {
+            Plan::Stop => CommitStep::End,
+            Plan::Nap(time) => {
+                pace.napped = true;
+                pace.rest = Some(Rest::Nap);
+                CommitStep::Nap(time)
+            }
+            Plan::Sleep => {
+                self.asleep.store(true, Ordering::Relaxed);
+                pace.rest = Some(Rest::Sleep);
+                CommitStep::Sleep
+            }
+            Plan::Round => {
+                pace.napped = false;
+                let ended = self.round();
+                self.rounds.fetch_add(1, Ordering::Relaxed);
+                match ended {
+                    Ok(unfinished) => pace.checkpointing = unfinished,
+                    // Room may return.
+                    Err(LogFailure::Full) => {
+                        pace.checkpointing = lock(&self.core).checkpoint.is_some();
+                    }
+                    Err(_) => return CommitStep::End,
+                }
+                let unfinished = pace.checkpointing;
+                CommitStep::Round { unfinished }
+            }
+        }
+    }
+
     /// The commit thread.
     pub(crate) fn run(&self) {
         let _guard = FailOnPanic(self);
-        let (mut checkpointing, mut napped) = (false, false);
+        let mut pace = Pace::default();
         loop {
-            match self.plan(checkpointing, napped) {
-                Plan::Stop => return,
-                Plan::Nap(time) => {
-                    napped = true;
-                    std::thread::park_timeout(time);
-                    self.sample_wall();
-                }
-                Plan::Sleep => {
-                    self.asleep.store(true, Ordering::Relaxed);
-                    std::thread::park();
-                    self.sample_wall();
-                    self.asleep.store(false, Ordering::Relaxed);
-                }
-                Plan::Round => {
-                    napped = false;
-                    let ended = self.round();
-                    self.rounds.fetch_add(1, Ordering::Relaxed);
-                    match ended {
-                        Ok(unfinished) => checkpointing = unfinished,
-                        // Room may return.
-                        Err(LogFailure::Full) => {
-                            checkpointing = lock(&self.core).checkpoint.is_some();
-                        }
-                        Err(_) => return,
-                    }
+            match self.step(&mut pace) {
+                CommitStep::End => return,
+                CommitStep::Nap(time) => std::thread::park_timeout(time),
+                CommitStep::Sleep => std::thread::park(),
+                CommitStep::Round { .. } => {
                     if self.store_waiters.load(Ordering::Relaxed) > 0 {
                         // The lock is not fair: let callers that wait for the store take it between two rounds.
                         std::thread::sleep(TURN);

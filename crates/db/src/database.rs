@@ -8,10 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::clock::Clock;
+use base::seeded_bug::SeededBug;
 
-use crate::commit::{Core, Shared};
+use crate::commit::{Core, Pace, Shared};
 use crate::error::{Error, LogFailure};
-use crate::history::follow::{self, LogCursor, LogStep, Wanted};
+use crate::history::follow::{self, LogCursor, LogStep, StepLimits};
 use crate::history::index::Index;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Owner;
@@ -36,6 +37,7 @@ use crate::time::Time;
 use crate::wall::{Latest, Wall, boot_tag};
 
 mod alarms;
+mod driven;
 pub(crate) mod put;
 pub(crate) mod snapshot;
 
@@ -72,6 +74,8 @@ pub struct Got {
 pub struct Database<S: SegmentStore> {
     pub(crate) shared: Arc<Shared<S>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Of [`Self::commit_step`].
+    pace: Mutex<Pace>,
     recovery: RecoveryReport,
 }
 
@@ -176,6 +180,7 @@ impl<S: SegmentStore> Database<S> {
             store_waiters: AtomicU32::new(0),
             commit_waits: AtomicBool::new(false),
             thread: OnceLock::new(),
+            woken: AtomicBool::new(false),
             clock,
             options,
         });
@@ -194,6 +199,7 @@ impl<S: SegmentStore> Database<S> {
         Ok(Self {
             shared,
             thread: Mutex::new(thread),
+            pace: Mutex::default(),
             recovery: recovered.report,
         })
     }
@@ -286,7 +292,9 @@ impl<S: SegmentStore> Database<S> {
     /// Lets the commit side work: wakes the thread and waits for progress, or runs a round here.
     fn push_on(&self, wait: Duration) -> Result<(), Error> {
         match self.shared.options.commit_driver {
-            CommitDriver::Manual => self.shared.round().map(|_| ()).map_err(Error::from),
+            CommitDriver::Manual | CommitDriver::Stepped => {
+                self.shared.round().map(|_| ()).map_err(Error::from)
+            }
             CommitDriver::Thread => {
                 self.shared.wake();
                 self.shared.progress.wait_change(wait);
@@ -402,7 +410,7 @@ impl<S: SegmentStore> Database<S> {
     pub fn get_at(&self, id: ObjectId, now: Time, value: &mut [u8]) -> Result<Got, Error> {
         let read = self.shared.table.read_within(id, value, OWN_NAPS_MAX)?;
         // Read the monotonic clock only where it decides: that takes longer than the rest.
-        let age_ns = if read.node_time {
+        let age_ns = if read.node_time && !SeededBug::AgeByWall.is_on() {
             self.now(now)
                 .age_ns(read.time, true, read.arrival_ns, read.boot_tag)
         } else {
@@ -507,13 +515,13 @@ impl<S: SegmentStore> Database<S> {
         let step = self.with_log(|source| {
             // Under the lock no append runs: exactly the durable readings can be read.
             let end_lsn = end_lsn.min(self.durable_end());
-            let mut wanted = Wanted {
+            let mut limits = StepLimits {
                 end_lsn,
                 readings_max,
                 is_wanted,
                 is_awaited: &|| self.shared.commit_waits.load(Ordering::Relaxed),
             };
-            follow::step(source, cursor, &mut wanted)
+            follow::step(source, cursor, &mut limits)
         })?;
         let _ = cursor.found.visit(&mut |entry| {
             visit(entry);
@@ -570,15 +578,6 @@ impl<S: SegmentStore> Database<S> {
     /// Counts the temporal objects that are fresh at `now`, and all of them. One pass over the table.
     pub fn fresh_count(&self, now: Time) -> FreshCount {
         self.shared.table.fresh_count(&self.now(now))
-    }
-
-    /// Commits the waiting entries and advances the checkpoint if one is due; for [`CommitDriver::Manual`]. `true`
-    /// while a checkpoint is unfinished.
-    ///
-    /// # Errors
-    /// [`Error::LogFailed`], [`Error::Full`].
-    pub fn pump(&self) -> Result<bool, Error> {
-        self.shared.round().map_err(Error::from)
     }
 
     /// Waits until everything that was put or declared before is on flash.

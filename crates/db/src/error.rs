@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_is_told_apart_from_a_broken_device() {
+    fn a_full_store_is_told_apart_from_a_broken_device() {
         assert_eq!(Error::from(LogFailure::Full), Error::Full);
         assert_eq!(
             Error::from(LogFailure::Device),

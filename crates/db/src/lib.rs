@@ -11,8 +11,8 @@
 //!
 //! **Files.** Each imports only from those after it, and files of one folder from each other:
 //! - `task.rs` periodic tasks;
-//! - `database.rs` the interface, with `put.rs` how a reading gets into table and log, `alarms.rs`, and `snapshot.rs` a
-//!   copy while the store is written to;
+//! - `database.rs` the interface; in its folder `put.rs`, how a reading gets into table and log, and `alarms.rs`;
+//! - `driven.rs` there, a commit side without a thread, and `snapshot.rs`, a copy while the store is written to;
 //! - `retention.rs`, and `commit.rs` the commit thread;
 //! - `recovery.rs`, `stats.rs`, and `queue.rs` between producers and the commit thread;
 //! - `history/` range reads, their index, and the log in its own order; `alarm/` thresholds and staleness;
@@ -55,6 +55,7 @@ pub use alarm::{
     ALARM_MS_MAX, ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, ActiveAlarm, AlarmCondition,
     AlarmFigures, AlarmRule, AlarmRuleFigures, AlarmTransition, AlarmValue,
 };
+pub use commit::CommitStep;
 pub use database::put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX, TogetherReading};
 pub use database::snapshot::{Snapshot, SnapshotFile, SnapshotRead};
 pub use database::{Database, Got};

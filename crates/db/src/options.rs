@@ -37,6 +37,9 @@ pub enum CommitDriver {
     Thread,
     /// The caller of [`crate::Database::pump`]: simulations and tests that must be repeatable.
     Manual,
+    /// The caller of [`crate::Database::commit_step`], which runs the thread's loop step by step, with its rests: the
+    /// simulation of a whole device.
+    Stepped,
 }
 
 /// What happens to new readings when the store is full.

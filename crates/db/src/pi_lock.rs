@@ -120,7 +120,7 @@ impl<T> PiLock<T> {
         fence(Ordering::Release);
         // This can only fail if the word is not this thread's, and no other thread writes it.
         let error = self.call(libc::FUTEX_UNLOCK_PI);
-        debug_assert_eq!(error, 0, "the word says who holds the lock");
+        debug_assert_eq!(error, 0, "the word names the holder of the lock");
     }
 
     /// The error of a futex call on the word, 0 for none.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_inherits_the_priority_of_who_waits() {
+    fn a_holder_inherits_the_priority_of_its_waiter() {
         let lock = PiLock::new(0);
         let (held, is_permitted) = (Barrier::new(2), AtomicBool::new(false));
         std::thread::scope(|scope| {

@@ -6,6 +6,8 @@
 
 use std::time::Instant;
 
+use base::seeded_bug::SeededBug;
+
 use crate::alarm::watches::Watches;
 use crate::error::LogFailure;
 use crate::log::entry::{Entry, EntryKind, encode};
@@ -19,6 +21,8 @@ pub(crate) struct Queue {
     pub(crate) next_lsn: u64,
     /// When the first waiting entry arrived, on the thread's timer.
     pub(crate) first: Option<Instant>,
+    /// The same on the node's clock, if there is one.
+    pub(crate) first_ns: u64,
     /// Arrival of the first waiting reading.
     pub(crate) first_reading_ns: Option<u64>,
     /// A caller wants the next flush at once.
@@ -68,6 +72,7 @@ impl Queue {
             bytes_max,
             next_lsn,
             first: None,
+            first_ns: 0,
             first_reading_ns: None,
             urgent: false,
             sleeping: false,
@@ -119,6 +124,7 @@ impl Queue {
         encode(&mut self.buffer, entry);
         if self.first.is_none() {
             self.first = Some(Instant::now());
+            self.first_ns = entry.arrival_ns;
         }
         if entry.kind == EntryKind::Reading {
             self.first_reading_ns.get_or_insert(entry.arrival_ns);
@@ -144,7 +150,8 @@ impl Queue {
 
     /// Notes that an entry was appended, urgent or not. Returns whether the commit thread must be woken.
     pub(crate) fn hurry(&mut self, is_urgent: bool) -> bool {
-        let wake = self.sleeping || (is_urgent && !self.urgent);
+        let is_asleep = self.sleeping && !SeededBug::WakeUpLost.is_on();
+        let wake = is_asleep || (is_urgent && !self.urgent);
         self.sleeping = false;
         self.urgent |= is_urgent;
         wake

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_bound_to_a_core_and_told_when_there_is_none() {
+    fn a_thread_is_bound_to_a_core_and_an_absent_core_is_reported() {
         apart(|| {
             let allowed = {
                 let mut found = Cores::default();
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(unsafe { libc::sched_getcpu() }, i32::from(last));
             assert_eq!(set_cores(&Cores::default()), None);
             let absent = Cores::of(&[CORES_MAX - 1]).expect("in range");
-            let refused = set_cores(&absent).expect("no machine has so many");
+            let refused = set_cores(&absent).expect("no machine has 1024 processors");
             assert!(refused.contains("cores 1023"), "{refused}");
             let both = Cores::of(&[last, CORES_MAX - 1]).expect("in range");
             let partly = set_cores(&both).expect("one of them is not there");
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn memory_is_locked_and_the_stack_is_there() {
         let refused =
-            lock_range("nothing", 1 << 12, PAGE_BYTES).expect("nobody maps the second page");
+            lock_range("nothing", 1 << 12, PAGE_BYTES).expect("the second page is not mapped");
         assert!(refused.starts_with("nothing (4 KiB)"), "{refused}");
         let values = vec![1_u64; 64 << 10];
         let before_kib = memory_kib("VmLck");

@@ -163,6 +163,16 @@ pub(crate) fn recover<S: SegmentStore>(
         .max(from.saturating_add(u32::from(offset > 0)));
     // Only the last segment may grow, and only if it has this version.
     let mut resume = resume.filter(|(number, _)| segments.last() == Some(number));
+    // An append reads the end of its segment. After a stop, this start has not read it. In a short segment the head is
+    // in the same block, so damage there must be counted before the version is sought.
+    if let Some((number, bytes)) = resume
+        && bytes > 0
+        && (number, bytes) == (from, offset)
+        && !is_end_readable(store, number, bytes)
+    {
+        report.damage.pieces_unreadable += 1;
+        resume = None;
+    }
     if let Some((number, bytes)) = resume
         && bytes > 0
         && !SeededBug::OldSegmentContinued.is_on()
@@ -183,6 +193,16 @@ pub(crate) fn recover<S: SegmentStore>(
         is_older_store,
         owners,
     })
+}
+
+/// Whether the last byte of a segment of this many bytes can be read.
+fn is_end_readable<S: SegmentStore>(store: &mut S, number: u32, bytes: u64) -> bool {
+    let Ok(file) = store.open(&segment_name(number)) else {
+        return false;
+    };
+    let read = store.read(file, bytes - 1, &mut [0]);
+    store.close(file);
+    matches!(read, Ok(1))
 }
 
 fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_those_of_the_readings_and_of_any_change() {
+    fn bits_cover_the_readings_and_any_change() {
         for (from, to) in [(0, 1), (7, 9), (100, 348), (5, 5), (240, 260), (3, 10_000)] {
             let bits = bits_of(from, to);
             assert!((from..to).all(|lsn| bits & bit_of(lsn) != 0), "{from} {to}");

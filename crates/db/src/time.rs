@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_do_not_mix() {
+    fn times_in_ns_and_in_ms_do_not_mix() {
         // 1 ns is below the first ms, on either side of 1970.
         assert_eq!((Time::from_ns(1).ms(), Time::from_ns(1).ns()), (0, 1));
         assert_eq!((Time::from_ns(-1).ms(), Time::from_ns(-1).ns()), (-1, -1));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_what_they_would_write() {
+    fn values_are_shown_in_their_input_form() {
         for (value, text) in [
             (Value::Float(21.5), "21.5"),
             (Value::Float(20.0), "20"),

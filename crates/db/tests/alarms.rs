@@ -436,7 +436,7 @@ fn an_alarm_without_room_in_the_queue_is_still_reported_as_over() {
 }
 
 #[test]
-fn limits_are_kept_and_what_is_beyond_them_is_counted() {
+fn limits_are_kept_and_excess_is_counted() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());
     let bad = |rules: &[AlarmRule], count| {
@@ -596,7 +596,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_database_tells_what_the_plain_model_does(
+    fn a_database_reports_the_transitions_of_the_plain_model(
         rules in conditions(),
         steps in steps(),
         ring in 1..6_u32,

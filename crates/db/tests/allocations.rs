@@ -73,7 +73,7 @@ fn the_real_time_path_allocates_nothing() {
         let memory = TableMemory::Given((*given).as_ref());
         let db = match commit_driver {
             CommitDriver::Thread => Database::open_in(store, clock, options, memory),
-            CommitDriver::Manual => Database::open(store, clock, options),
+            CommitDriver::Manual | CommitDriver::Stepped => Database::open(store, clock, options),
         }
         .expect("opened");
         db.set_alarms(&alarms(), 16).expect("set");

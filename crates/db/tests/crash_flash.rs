@@ -35,6 +35,56 @@ fn wide() -> DbOptions {
     }
 }
 
+/// After a stop the checkpoint has all of the log, so a start does not read its end. An append does, and would fail at
+/// each start.
+#[test]
+fn a_rotten_end_of_the_log_fails_no_commit_after_a_stop() {
+    // The end of the segment is in the block of its head, or in a later one.
+    for (value_words, has_more_blocks) in [(1, false), (75, true)] {
+        let clock = sim_clock();
+        let db = open(formatted(400, 1), &clock, options());
+        let ids = declare(&db, 4);
+        let put = |db: &db::Database<Store<SimDevice>>, n: u32| {
+            let (id, time) = (ids[n as usize % 4], db::Time::from_ms(i64::from(n)));
+            let value = n.to_le_bytes().repeat(value_words);
+            let ticket = db.put(id, &value, time, Durability::Now);
+            let ticket = ticket.expect("taken");
+            db.pump().expect("committed");
+            assert!(ticket.is_durable());
+        };
+        for n in 0..30 {
+            put(&db, n);
+        }
+        let mut store = db.close().expect("closed");
+        let mut last = String::new();
+        let listed = SegmentStore::list(&mut store, &mut |name| {
+            if name.starts_with("log-") && *name > *last {
+                last = name.to_owned();
+            }
+        });
+        listed.expect("listed");
+        let device = store.close().expect("closed");
+        let mut hit = 0;
+        for block in 0..device_blocks(&device) {
+            let mut rotten = device.clone();
+            rotten.inject_bit_rot(block, 9_999);
+            let mut store = Store::open(rotten, &OpenOptions::default()).expect("the store opens");
+            let file = store.open_file(&last).expect("the segment opens");
+            let length = store.length(file).expect("its length");
+            assert_eq!(length > BLOCK_BYTES as u64, has_more_blocks, "{length}");
+            let is_rotten = store.read(file, length - 1, &mut [0]).is_err();
+            store.close_file(file);
+            if is_rotten {
+                hit += 1;
+                let db = open(store, &clock, options());
+                assert_eq!(db.recovery().damage.pieces_unreadable, 1);
+                put(&db, 100);
+            }
+        }
+        assert!(hit > 0, "no block is the end of {last}");
+    }
+}
+
 #[test]
 fn acknowledged_readings_survive_every_power_cut() {
     let keys: Vec<_> = (0..12).map(|n| format!("room {n}/temperature")).collect();

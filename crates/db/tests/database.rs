@@ -366,7 +366,7 @@ fn a_full_store_is_told_apart_and_stays_readable() {
 }
 
 #[test]
-fn closed_and_dropped_databases_fail_what_is_open() {
+fn closed_and_dropped_databases_fail_open_tickets() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, small_options());
     let id = declare(&db, 1)[0];

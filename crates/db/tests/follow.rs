@@ -29,6 +29,7 @@ fn put(db: &Db, clock: &SimClock, ids: &[ObjectId], n: u64, random: &mut Random)
 fn follow_all(db: &Db, cursor: &mut LogCursor, readings_max: usize) -> (Vec<(u64, u64)>, LogStep) {
     let (mut passed, mut sum) = (Vec::new(), LogStep::default());
     for _ in 0..100_000 {
+        let (from, begin) = (cursor.next_lsn(), passed.len());
         let step = db
             .follow(
                 cursor,
@@ -41,6 +42,11 @@ fn follow_all(db: &Db, cursor: &mut LogCursor, readings_max: usize) -> (Vec<(u64
                 },
             )
             .expect("followed");
+        // What is gone or missing is right before the last reading of the step, or behind it.
+        let found = &passed[begin..];
+        let earlier = &found[..found.len().saturating_sub(1)];
+        let mut numbered = (from..).zip(earlier);
+        assert!(numbered.all(|(lsn, found)| lsn == found.0), "{step:?}");
         sum.readings += step.readings;
         sum.readings_gone += step.readings_gone;
         sum.readings_missing += step.readings_missing;
@@ -203,7 +209,7 @@ fn a_segment_that_goes_while_it_is_read_is_counted() {
 }
 
 #[test]
-fn a_limit_of_what_is_held_takes_nothing_from_the_history() {
+fn a_limit_of_the_backlog_takes_nothing_from_the_history() {
     let clock = sim_clock();
     let mut random = Random::new(1);
     let retention = Retention {

@@ -32,7 +32,7 @@ const DROP: Retention = Retention {
 
 /// RejectNew, full, retention wants to delete but a restart would still read the oldest.
 #[test]
-fn full_reject_with_retention_recovers() {
+fn a_full_store_that_rejects_recovers_by_retention() {
     let clock = sim_clock();
     let options = DbOptions {
         checkpoint_bytes: 1 << 20,
@@ -111,7 +111,7 @@ fn a_full_store_with_a_rotten_checkpoint_recovers_by_retention() {
 
 /// Counting when a segment begins with more than 1,024 bytes of names.
 #[test]
-fn drop_counts_when_names_come_first() {
+fn dropped_readings_are_counted_when_names_come_first() {
     let clock = sim_clock();
     let db = open(small_store(24_000), &clock, keep(DROP));
     let ids: Vec<_> = (0..16)
@@ -186,7 +186,7 @@ fn expiry_counts_when_names_come_first() {
 
 /// Counting when a segment holds no reading: its first append was cut.
 #[test]
-fn drop_counts_past_an_empty_segment() {
+fn dropped_readings_are_counted_past_an_empty_segment() {
     let clock = sim_clock();
     let mut bad = 0;
     let mut tried = 0;
@@ -299,7 +299,7 @@ fn an_idle_node_deletes_by_retention() {
 
 /// Age retention, and a segment whose times are unknown before one of late sensor times.
 #[test]
-fn age_does_not_delete_young_doubtful() {
+fn retention_by_age_keeps_young_readings_of_doubtful_times() {
     let day = 86_400_000i64;
     let clock = SimClock::new(3);
     // Boot 1: the clock is not trusted.
@@ -361,7 +361,7 @@ fn age_does_not_delete_young_doubtful() {
 
 /// One reading far in the future in each segment keeps all history for ever.
 #[test]
-fn future_time_blocks_age() {
+fn readings_from_the_future_do_not_stop_retention_by_age() {
     let clock = sim_clock();
     let options = keep(Retention {
         history_age_ms_max: 60_000,
@@ -430,7 +430,7 @@ fn a_declaration_refused_while_full_is_repeated() {
 
 /// A small store of any shape that drops the oldest continues.
 #[test]
-fn drop_goes_on_whatever_the_sizes() {
+fn dropping_goes_on_with_any_sizes() {
     let mut stuck = Vec::new();
     for seed in 0..400u64 {
         let mut r = Random::new(seed);
@@ -568,7 +568,7 @@ fn index_files_respect_the_reserve() {
 
 /// Callers of a full database with a commit thread.
 #[test]
-fn thread_full_nobody_hangs() {
+fn callers_of_a_full_database_with_a_thread_do_not_hang() {
     let clock = sim_clock();
     let options = DbOptions {
         commit_driver: CommitDriver::Thread,

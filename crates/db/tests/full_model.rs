@@ -25,7 +25,7 @@ fn number(ticket: &Ticket) -> u64 {
 
 /// Random runs with a store that is sometimes full, restarts and range reads, compared with a model.
 #[test]
-fn model_with_full_and_restarts() {
+fn a_full_store_with_restarts_agrees_with_the_model() {
     for seed in 0..150u64 {
         let mut r = Random::new(seed);
         let clock = sim_clock();
@@ -135,7 +135,7 @@ fn model_with_full_and_restarts() {
 
 /// The file store gives a growing file long runs at once; the room for the checkpoint must still be there.
 #[test]
-fn flash_drop_goes_on_with_large_segments() {
+fn dropping_on_flash_goes_on_with_large_segments() {
     let mut bad = Vec::new();
     for seed in 0..40u64 {
         let mut r = Random::new(seed);

@@ -427,7 +427,7 @@ const BYTES_OF_READINGS: u64 = 949_995;
 const READINGS: u64 = 40 * 1024;
 
 #[test]
-fn a_reading_has_its_bytes() {
+fn a_reading_has_its_golden_bytes() {
     let clock = sim_clock();
     let options = DbOptions {
         objects_max: 20_000,

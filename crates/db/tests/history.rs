@@ -73,7 +73,7 @@ fn wide() -> DbOptions {
 }
 
 #[test]
-fn every_range_shows_what_lies_in_it_and_nothing_else() {
+fn every_range_shows_exactly_its_readings() {
     for seed in 0..12u64 {
         let mut random = Random::new(seed);
         let clock = clock();
@@ -185,7 +185,7 @@ fn compare(db: &Database<MemoryStore>, put: &[Put], random: &mut Random, ids: &[
 }
 
 #[test]
-fn a_range_reads_its_segments_alone_and_of_those_its_pieces() {
+fn a_range_reads_only_its_segments_and_pieces() {
     let clock = clock();
     let db = open(MemoryStore::new(), &clock, wide());
     let ids = declare(&db, 9);

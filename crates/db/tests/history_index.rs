@@ -106,7 +106,7 @@ fn probe(inner: MemoryStore) -> (Probe, Arc<Mutex<Faults>>) {
 
 /// Without any change of options: the segment was left because of a long reading, but a short one still fits.
 #[test]
-fn index_of_a_segment_that_grows_again_same_options() {
+fn the_index_of_a_segment_that_grows_again_stays_right() {
     let clock = sim_clock();
     let options = DbOptions {
         checkpoint_bytes: 1 << 20,
@@ -181,7 +181,7 @@ fn index_of_a_segment_that_grows_again_same_options() {
 
 /// The work of one slice when an object is in few segments.
 #[test]
-fn a_slice_is_bounded() {
+fn the_work_of_a_slice_of_history_is_bounded() {
     let clock = sim_clock();
     let (store, faults) = probe(MemoryStore::new());
     let options = DbOptions {
@@ -233,7 +233,7 @@ fn a_slice_is_bounded() {
 
 /// A cursor between its plan and the growing segment, while the store becomes full and indexing begins again.
 #[test]
-fn partial_summary_is_not_believed() {
+fn a_partial_summary_is_not_used() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, long_log_options());
     let id = declare(&db, 1)[0];
@@ -311,7 +311,7 @@ fn a_damaged_directory_entry_of_the_oldest_segment_stops_no_put() {
 
 /// The same, retention by size.
 #[test]
-fn damaged_directory_entry_stops_retention() {
+fn a_damaged_directory_entry_does_not_stop_retention_by_size() {
     let clock = sim_clock();
     let (store, faults) = probe(MemoryStore::new());
     faults.lock().unwrap().delete_damaged = Some("index-00000000".into());

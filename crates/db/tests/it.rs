@@ -20,5 +20,6 @@ mod pace;
 mod retention;
 mod room;
 mod snapshot;
+mod stepped;
 mod tasks;
 mod together;

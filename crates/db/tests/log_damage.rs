@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn an_unreadable_piece_costs_what_lies_in_it(values in values(), at: prop::sample::Index) {
+    fn an_unreadable_piece_costs_only_its_readings(values in values(), at: prop::sample::Index) {
         let options = DbOptions { segment_bytes_max: 1 << 20, checkpoint_bytes: 1 << 20, ..small_options() };
         let (mut store, readings, spots) = logged(&values, options);
         let name = db::log::segment_name(0);

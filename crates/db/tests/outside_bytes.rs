@@ -173,7 +173,7 @@ fn acknowledged_then_shown(store: MemoryStore) -> (i64, i64) {
 }
 
 #[test]
-fn a_segment_that_lost_its_end_does_not_hide_what_is_acknowledged_later() {
+fn a_cut_segment_does_not_hide_later_acknowledged_readings() {
     let mut store = with_checkpoint();
     store.file_mut("log-00000000").truncate(300);
     let (put, shown) = acknowledged_then_shown(store);
@@ -181,7 +181,7 @@ fn a_segment_that_lost_its_end_does_not_hide_what_is_acknowledged_later() {
 }
 
 #[test]
-fn a_segment_that_is_lost_does_not_hide_what_is_acknowledged_later() {
+fn a_lost_segment_does_not_hide_later_acknowledged_readings() {
     let mut store = with_checkpoint();
     store.delete("log-00000000").expect("deleted");
     let (put, shown) = acknowledged_then_shown(store);

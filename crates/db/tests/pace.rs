@@ -239,7 +239,7 @@ fn a_lone_put_waits_for_one_piece() {
 
 /// After a start that found much log, too: no put pays for it.
 #[test]
-fn after_a_crash_a_lone_put_waits_for_one_piece() {
+fn a_lone_put_after_a_crash_waits_for_one_piece() {
     for checkpoint_bytes in [2 << 10, 64 << 10] {
         let options = options(checkpoint_bytes);
         let mut watched = Watched::new(options);

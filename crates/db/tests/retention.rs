@@ -58,7 +58,7 @@ fn check_end(left: &[u64], put: u64, counted: u64) {
 }
 
 #[test]
-fn by_size_the_oldest_segments_go() {
+fn retention_by_size_deletes_the_oldest_segments() {
     let clock = sim_clock();
     let retention = Retention {
         history_bytes_max: 12_000,
@@ -95,7 +95,7 @@ fn by_size_the_oldest_segments_go() {
 }
 
 #[test]
-fn by_age_only_what_is_certainly_old_goes() {
+fn retention_by_age_deletes_only_certainly_old_readings() {
     let clock = sim_clock();
     let retention = Retention {
         history_age_ms_max: 60_000,
@@ -250,7 +250,7 @@ fn a_limit_below_the_store_is_kept_however_fast_readings_come() {
 }
 
 #[test]
-fn one_segment_larger_than_the_store_is_no_trap() {
+fn a_segment_limit_above_the_store_does_not_block_dropping() {
     let clock = sim_clock();
     let options = DbOptions {
         segment_bytes_max: 1 << 20,
@@ -333,7 +333,7 @@ fn flash_store(blocks: u64, seed: u64) -> Store<SimDevice> {
 /// What is promised to an append is there, with everything else that the store needs, until nothing is promised any
 /// more.
 #[test]
-fn the_file_store_keeps_what_it_promises_until_it_is_full() {
+fn the_file_store_keeps_its_promised_space_until_it_is_full() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut store = flash_store(600 + random.below(600), seed);
@@ -361,7 +361,7 @@ fn the_file_store_keeps_what_it_promises_until_it_is_full() {
 }
 
 #[test]
-fn on_the_file_store_dropping_goes_on_for_ever_and_survives_power_cuts() {
+fn dropping_on_the_file_store_goes_on_for_ever_and_survives_power_cuts() {
     let options = DbOptions {
         append_bytes_max: 20 << 10,
         segment_bytes_max: 60 << 10,

@@ -163,7 +163,7 @@ fn a_quiet_database_is_copied_whole() {
 }
 
 #[test]
-fn readings_that_arrive_meanwhile_do_no_harm() {
+fn readings_that_arrive_meanwhile_leave_the_copy_whole() {
     check(0, 900, 3);
 }
 
@@ -201,7 +201,7 @@ fn an_empty_database_has_a_copy() {
 }
 
 #[test]
-fn damage_costs_itself_and_other_files_come_along() {
+fn damage_is_copied_around_and_other_files_come_along() {
     let clock = sim_clock();
     let mut store = MemoryStore::new();
     let other = SegmentStore::create(&mut store, "node-totals").expect("made");

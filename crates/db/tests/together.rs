@@ -204,7 +204,7 @@ fn value_of(timestamp_ms: i64) -> Vec<u8> {
 /// never there. An instance that was taken in time but not acknowledged may leave its first readings without the
 /// others, and this does happen.
 #[test]
-fn a_power_cut_leaves_what_was_acknowledged_whole_and_what_was_late_nowhere() {
+fn a_power_cut_leaves_acknowledged_instances_whole_and_no_late_ones() {
     let (mut acknowledged, mut halves, mut late) = (0, 0, 0);
     for seed in 0..120 {
         let mut random = Random::new(seed);

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_are_those_of_the_present_writer() {
+    fn open_tickets_belong_to_the_present_writer() {
         let mut record = record(3, &[0]);
         assert_eq!(record.open_in_life_count(), 2);
         record.begin_life();

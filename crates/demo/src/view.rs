@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_says_in_letters_what_it_shows_in_colours() {
+    fn the_view_repeats_its_colours_in_letters() {
         let text = draw(80, 24, Some(&burning()));
         for wanted in [
             "23 X",

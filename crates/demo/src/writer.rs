@@ -533,7 +533,7 @@ fn releases(first_ns: u64, until_ns: u64) -> u64 {
 fn task_died() -> CliError {
     CliError::failure(
         "analysis task",
-        "has died, so nobody watches the building",
+        "has ended, so the building is no longer watched",
         "this is a defect; please report it",
     )
 }

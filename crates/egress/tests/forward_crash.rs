@@ -253,7 +253,7 @@ fn run(seed: u64, cuts: bool) -> (u64, u64) {
             repeated_by_crash.len()
         );
         let Some(db) = Arc::into_inner(db) else {
-            panic!("somebody has the database")
+            panic!("the database is still in use")
         };
         let cut = db.abandon().expect("the store comes back");
         crashes += u64::from(!is_clean);
@@ -404,7 +404,7 @@ fn each_write_of_a_story_can_be_the_last() {
                 }
             }
         }
-        let db = Arc::into_inner(db).expect("nobody else has it");
+        let db = Arc::into_inner(db).expect("this is the only owner");
         let cut = db.abandon().expect("the store");
         if cut.device().is_powered() {
             break;

@@ -235,6 +235,55 @@ fn readings_that_retention_takes_from_a_backlog_are_counted_and_a_hold_prevents_
     }
 }
 
+/// The first units behind a deletion are answered, and the connection is lost before the others are.
+#[test]
+fn deleted_readings_are_counted_when_the_connection_is_lost_right_behind_them() {
+    for options in [single(), batched()] {
+        let clock = clock();
+        let retention = Retention {
+            history_bytes_max: 40_000,
+            ..Retention::default()
+        };
+        let db_options = DbOptions {
+            retention,
+            ..crate::common::options()
+        };
+        let db = open(crate::common::format(2048, 1), &clock, db_options);
+        let ids = declare(&db);
+        let options = UpstreamOptions {
+            begin: Begin::Oldest,
+            ..options
+        };
+        let mut forwarder = forwarder(&db, &clock, options);
+        for n in 0..6000u64 {
+            put(&db, &ids, (n % 4) as usize, n, n as i64);
+            db.pump().expect("committed");
+            while db.maintain().expect("maintained") {}
+        }
+        let mut received = Received::default();
+        forwarder.engine.connected(db.durable_end());
+        let mut answers_left = 3;
+        while answers_left > 0 {
+            forwarder.pull().expect("read");
+            forwarder.write_cursor_if_due(false).expect("written");
+            while answers_left > 0
+                && let Some(unit) = forwarder.engine.send()
+            {
+                received.take(unit.payload);
+                let token = unit.token;
+                assert!(forwarder.engine.acknowledge(token));
+                answers_left -= 1;
+            }
+        }
+        forwarder.engine.go_back();
+        forwarder.engine.connected(db.durable_end());
+        flow(&mut forwarder, |_, payload| received.take(payload));
+        let lost = forwarder.engine.counters().lost;
+        assert!(lost > 1000, "{lost}");
+        assert_eq!(received.times.len() as u64 + lost, 6000);
+    }
+}
+
 #[test]
 fn a_new_upstream_begins_where_the_log_ends_even_after_a_restart() {
     let clock = clock();

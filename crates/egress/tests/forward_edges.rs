@@ -7,7 +7,7 @@ use crate::common::{
 use base::sim::{SimClock, SimDevice};
 use db::value::Value;
 use db::{Durability, ObjectId, Time};
-use egress::forward::{Begin, Forwarder, Order, TimeUnit, UpstreamOptions};
+use egress::forward::{Begin, Forwarder, KeyRule, Order, TimeUnit, UpstreamOptions};
 use std::sync::Arc;
 
 /// A node with this many blocks: its clock, its database and its keys.
@@ -142,7 +142,7 @@ fn readings_sent_again_because_a_cursor_is_lost_are_counted() {
     let name = "upstream-test";
     let spoiled = db.with_store(|store| store.replace(name, b"no cursor"));
     assert!(matches!(spoiled, Some(Ok(()))));
-    let db = Arc::into_inner(db).expect("nobody has it");
+    let db = Arc::into_inner(db).expect("this is the only owner");
     let store = db.close().expect("closed");
     let db = open(
         reopen(store.device().clone()),
@@ -285,6 +285,50 @@ fn a_unit_in_a_used_buffer_has_nothing_of_the_one_before_it() {
         assert!(one.engine.acknowledge(token));
     }
     assert_eq!((received.times.len(), received.all.len()), (500, 500));
+}
+
+/// A reading that is passed over belongs to the unit before it, and is counted with that unit alone.
+#[test]
+fn a_reading_passed_over_behind_a_unit_is_counted_once_although_the_link_breaks_there() {
+    const AT: i64 = 1_700_000_000_000;
+    let (clock, db, ids) = node(2048);
+    let all_keys = KeyRule {
+        pattern: "#".to_owned(),
+        downsample_ms: 1_000,
+        ..KeyRule::default()
+    };
+    let options = UpstreamOptions {
+        rules: vec![all_keys],
+        ..from_oldest(100)
+    };
+    let mut one = forwarder(&db, &clock, options);
+    // Less than two lines: each unit has one reading.
+    one.engine.limit(60);
+    put(&db, &ids, 0, 0, AT);
+    put(&db, &ids, 0, 9, AT + 1);
+    let mut value = [0; 16];
+    let length = Value::Float(f64::NAN).encode(&mut value).expect("it fits");
+    db.put(ids[1], &value[..length], Time::from_ms(AT), Durability::Now)
+        .expect("put");
+    put(&db, &ids, 0, 1, AT + 2_000);
+    db.pump().expect("committed");
+    while one.pull().expect("read") {}
+    one.engine.close_now();
+    one.write_cursor_if_due(false).expect("written");
+    let mut received = Received::default();
+    let unit = one.engine.send().expect("the first unit");
+    received.take(unit.payload);
+    let token = unit.token;
+    assert!(one.engine.acknowledge(token));
+    // The second unit has no answer when the link breaks.
+    assert!(one.engine.send().is_some());
+    one.engine.go_back();
+    flow(&mut one, usize::MAX, &mut received);
+    let numbers: Vec<u64> = received.all.iter().map(|(_, n)| *n).collect();
+    assert_eq!(numbers, [0, 1]);
+    let counters = one.engine.counters();
+    assert_eq!((counters.thinned, counters.refused_total()), (1, 1));
+    assert_eq!((counters.acknowledged, counters.sent_twice), (2, 1));
 }
 
 /// The log has ns, and so has an upstream, unless it is set to ms, which are not rounded up. `entry.time.ms()` in the

@@ -195,7 +195,7 @@ fn alarms_keep_their_order_and_go_before_actuators() {
 }
 
 #[test]
-fn a_message_that_ends_every_connection_costs_itself() {
+fn a_message_that_ends_every_connection_is_dropped_alone() {
     let mut outbox = outbox(10);
     outbox.push_alarm(0, b"bad".to_vec(), b"1".to_vec(), 0);
     outbox.push_alarm(0, b"alarm/0".to_vec(), b"2".to_vec(), 0);

@@ -5,8 +5,8 @@
  *
  * Answers    A function that can fail answers KEELFLASH_OK (0) or a negative code; keelflash_last_error() then says
  *            in words what is wrong and what to do. What an output pointer leads to is written on success only.
- * Durable    means: on the device, whatever the power does next. Every change is durable when its function returns,
- *            but for the functions that end in _nosync. Changes to names are atomic in any case.
+ * Durable    means: on the device, also after a power cut at any moment. Every change is durable when its function
+ *            returns, but for the functions that end in _nosync. Changes to names are atomic in any case.
  * Handles    of stores and files are opaque and never looked into: one that has been closed, or is none, is refused
  *            (KEELFLASH_GONE, KEELFLASH_INVALID). Closing a store closes its files.
  * Threads    Any function may be called by any thread at any time. Calls on one store, and on its files, take turns.

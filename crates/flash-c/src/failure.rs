@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_table() {
+    fn codes_match_the_table() {
         for (value, code) in [
             (KEELFLASH_IO, Code::Io),
             (KEELFLASH_CORRUPT, Code::Corrupt),

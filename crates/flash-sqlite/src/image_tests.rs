@@ -355,7 +355,7 @@ fn names_and_heads_are_asked_of_the_device_once() {
 }
 
 #[test]
-fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
+fn waiting_writes_of_a_full_store_stop_only_their_own_file() {
     let (image, device) = counted_image(256);
     let database = open(&image, DATABASE);
     let journal = open(&image, JOURNAL);

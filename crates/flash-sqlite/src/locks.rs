@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_read_or_one_writes() {
+    fn locks_admit_many_readers_or_one_writer() {
         let mut locks = FileLocks::default();
         assert_eq!(
             locks.raise(1, lock::NONE, lock::SHARED),

@@ -140,7 +140,7 @@ fn expected() -> Vec<(String, i64)> {
 }
 
 #[test]
-fn the_declarations_are_those_of_the_header() {
+fn the_declarations_match_the_header() {
     let compiler = ["cc", "gcc", "clang"].into_iter().find(|name| {
         Command::new(name)
             .arg("--version")

@@ -96,17 +96,17 @@ fn explore(scenario: &Scenario) {
 }
 
 #[test]
-fn rollback_journal_that_is_deleted() {
+fn a_deleted_rollback_journal_survives_power_cuts() {
     explore(&scenario("delete", "delete", 1));
 }
 
 #[test]
-fn rollback_journal_that_is_truncated() {
+fn a_truncated_rollback_journal_survives_power_cuts() {
     explore(&scenario("truncate", "truncate", 2));
 }
 
 #[test]
-fn rollback_journal_that_is_overwritten() {
+fn an_overwritten_rollback_journal_survives_power_cuts() {
     explore(&scenario("persist", "persist", 3));
 }
 
@@ -117,7 +117,7 @@ fn a_write_ahead_log_survives_power_cuts() {
 
 /// The transactions change few pages, so they go to the store without their journal.
 #[test]
-fn small_transactions_without_a_journal_in_the_store() {
+fn small_transactions_without_a_journal_survive_power_cuts() {
     for (name, journal, identity) in [
         ("small delete", "delete", 71),
         ("small truncate", "truncate", 72),
@@ -129,7 +129,7 @@ fn small_transactions_without_a_journal_in_the_store() {
 
 /// The database stays locked between the transactions, and SQLite ends a journal by writing zeros over its head.
 #[test]
-fn small_transactions_of_one_connection_alone() {
+fn small_transactions_of_an_exclusive_connection_survive_power_cuts() {
     for (name, journal, identity) in [("alone", "delete", 74), ("alone, wal", "wal", 75)] {
         explore(&Scenario {
             pragmas: "PRAGMA locking_mode = exclusive",
@@ -160,7 +160,7 @@ fn a_log_that_begins_again_and_again() {
 
 /// With `FULL` the name of the super-journal is apart from the rest of a journal, with `NORMAL` it follows directly.
 #[test]
-fn small_transactions_over_two_databases() {
+fn small_transactions_over_two_databases_survive_power_cuts() {
     for (name, synchronous, identity) in [
         ("small, two databases", "FULL", 79),
         ("small, two databases, normal", "NORMAL", 80),
@@ -175,7 +175,7 @@ fn small_transactions_over_two_databases() {
 }
 
 #[test]
-fn journals_that_are_kept_short() {
+fn journals_that_are_kept_short_survive_power_cuts() {
     explore(&Scenario {
         pragmas: "PRAGMA journal_size_limit = 4096",
         ..small_scenario("short persist", "persist", 81)
@@ -183,7 +183,7 @@ fn journals_that_are_kept_short() {
 }
 
 #[test]
-fn two_databases_in_one_transaction() {
+fn a_transaction_over_two_databases_survives_power_cuts() {
     explore(&Scenario {
         two_databases: true,
         ..scenario("two databases", "delete", 5)

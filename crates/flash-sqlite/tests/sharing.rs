@@ -168,7 +168,7 @@ fn a_journal_in_use_is_no_database() {
 }
 
 #[test]
-fn an_unfinished_transaction_on_a_medium_that_may_only_be_read_is_said() {
+fn an_unfinished_transaction_on_a_read_only_medium_is_reported() {
     let image = "unfinished";
     let machine = insert(image, formatted(512, 94));
     let connection = connect("plant.db", image).unwrap();

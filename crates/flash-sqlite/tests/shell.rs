@@ -165,7 +165,7 @@ fn a_database_lives_in_an_image() {
 }
 
 #[test]
-fn a_failed_opening_says_why() {
+fn a_failed_opening_gives_its_reason() {
     if !has_shell() {
         return;
     }
@@ -325,7 +325,7 @@ fn compile_and_run(folder: &Folder, body: &str) {
 }
 
 #[test]
-fn the_commands_of_the_page_print_what_it_shows() {
+fn the_commands_print_the_output_on_the_page() {
     if !has_shell() {
         return;
     }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_put_and_the_nearest_start_above() {
+    fn a_cache_finds_its_entries_and_the_nearest_start_above() {
         let mut cache = AddressCache::new(256);
         cache.put(7, 64, 1000);
         assert_eq!(cache.get(7, 64), Some(1000));

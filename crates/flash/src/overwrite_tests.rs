@@ -172,7 +172,7 @@ fn pieces_are_written_as_if_one_by_one() {
 }
 
 #[test]
-fn at_once_is_all_or_nothing_wherever_the_power_is_cut() {
+fn an_atomic_overwrite_is_all_or_nothing_at_any_power_cut() {
     let mut states = 0;
     for seed in 0..60 {
         let mut random = Random::new(1000 + seed);

@@ -157,7 +157,7 @@ fn ten_thousand_files_stay_within_the_bounds() {
 }
 
 #[test]
-fn a_hundred_thousand_files() {
+fn a_hundred_thousand_files_stay_within_the_bounds() {
     for percent in [1, 50, 99] {
         workload(100_000, 131_072, percent, 4000);
     }

@@ -28,7 +28,7 @@ fn crc32c(pieces: &[&[u8]]) -> u32 {
 }
 
 #[test]
-fn the_checksums_are_those_of_the_specification() {
+fn the_checksums_match_the_specification() {
     assert_eq!(crc32c(&[b"1234", b"56789"]), 0xe306_9283);
     let device = sample(1);
     let identity = common::options(1).uuid;

@@ -215,7 +215,7 @@ fn a_found_group_with_the_last_number_does_not_end_the_store() {
 }
 
 #[test]
-fn the_limits_are_those_of_an_ordinary_life() {
+fn the_limits_are_far_above_an_ordinary_life() {
     let device = Store::format(SimDevice::new(512, 1), &options(4))
         .unwrap()
         .close()

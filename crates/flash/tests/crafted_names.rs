@@ -92,7 +92,7 @@ fn assert_repaired(device: SimDevice, context: &str) {
 }
 
 #[test]
-fn a_check_names_what_no_file_can_be_called() {
+fn a_check_reports_invalid_file_names() {
     let cases: [(&[u8], &str); 6] = [
         (b"", "it is empty"),
         (b".", "are not names"),

@@ -210,7 +210,7 @@ fn one_bad_run_among_the_freed_ones_stops_nothing() {
 
 /// None of the runs can be read for some time: calls that need space fail, calls that free space work.
 #[test]
-fn bad_runs_alone_stop_what_needs_space_and_nothing_else() {
+fn bad_runs_stop_only_the_calls_that_need_space() {
     let (original, files) = freed_chains(3);
     let spots: Vec<u64> = pieces(&original)
         .into_iter()

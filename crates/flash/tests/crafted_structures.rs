@@ -32,7 +32,7 @@ fn a_check_walks_each_circle_once() {
 }
 
 #[test]
-fn a_root_that_lists_as_many_pieces_as_it_can_is_no_trap() {
+fn a_root_with_the_most_pieces_blocks_no_call() {
     let mut device = small();
     put_run(&mut device, 400, 99, 404);
     put_run(&mut device, 404, 99, 408);

@@ -214,7 +214,7 @@ fn numbers_found_in_the_table_and_in_torn_records_do_not_use_a_repaired_store_up
 
 /// The newest record carries a table block that is not in place yet.
 #[test]
-fn a_repair_of_used_up_numbers_keeps_what_the_newest_record_carries() {
+fn a_repair_of_used_up_numbers_keeps_the_changes_of_the_newest_record() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(4)).unwrap();
     store.replace("early", b"early").unwrap();
     let file = store.create("late").unwrap();

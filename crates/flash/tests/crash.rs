@@ -178,7 +178,7 @@ fn truncate(length: u64) -> Operation {
 }
 
 #[test]
-fn the_judge_knows_what_one_call_may_leave_of_a_file() {
+fn the_judge_knows_the_possible_results_of_one_call() {
     let old = b"0123456789".as_slice();
     let right: &[(Operation, &[&[u8]])] = &[
         (append(b"ab"), &[b"0123456789ab"]),
@@ -292,7 +292,7 @@ fn the_judge_knows_which_calls_are_atomic() {
 }
 
 #[test]
-fn the_judge_knows_what_pieces_may_leave() {
+fn the_judge_knows_the_possible_results_of_pieces() {
     let old = vec![1_u8; 10 * PAYLOAD_BYTES];
     let piece = |block: usize| ((block * PAYLOAD_BYTES) as u64, vec![2; 10]);
     let with = |blocks: &[usize], added: usize| {
@@ -348,7 +348,7 @@ fn files(contents: &[(&str, &[u8])]) -> Files {
 }
 
 #[test]
-fn the_judge_knows_what_a_cut_may_undo() {
+fn the_judge_knows_the_changes_that_a_cut_may_undo() {
     let mut ledger = Ledger::new(files(&[("a", b"1"), ("b", b"2")]));
     ledger.returned(&append_later("a", b"xy"));
     ledger.returned(&append_later("b", b"z"));
@@ -380,7 +380,7 @@ fn the_judge_knows_what_a_cut_may_undo() {
 }
 
 #[test]
-fn the_judge_knows_what_a_rename_may_leave() {
+fn the_judge_knows_the_possible_results_of_a_rename() {
     let mut ledger = Ledger::new(files(&[("a", b"1"), ("b", b"2")]));
     ledger.returned(&append_later("a", b"x"));
     let rename = Operation::Rename("a".to_owned(), "b".to_owned());

@@ -9,11 +9,11 @@ mod replay;
 use replay::replay;
 
 #[test]
-fn flash_image() {
+fn the_corpus_of_flash_image_holds() {
     replay("flash_image", entries::flash_image);
 }
 
 #[test]
-fn flash_raw() {
+fn the_corpus_of_flash_raw_holds() {
     replay("flash_raw", entries::flash_raw);
 }

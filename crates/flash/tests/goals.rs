@@ -307,7 +307,7 @@ fn truncations_and_renames_in_a_row_stay_within_their_bounds() {
 
 /// Renames over files free pieces in records that cannot spill a list; the next call must not pay for them.
 #[test]
-fn a_delete_after_many_renames_costs_what_every_delete_costs() {
+fn a_delete_after_many_renames_costs_no_more_than_any_delete() {
     const FILES: usize = 1200;
     let store = Store::format(SimDevice::new(40_000, 1), &options(FILES as u64)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
@@ -354,7 +354,7 @@ fn a_delete_after_many_renames_costs_what_every_delete_costs() {
 /// One file of a full store is deleted: its runs are the only free space. The next append needs one at once, and also
 /// has to write back another file.
 #[test]
-fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs() {
+fn an_append_into_the_space_of_a_deleted_file_costs_no_more_than_any_append() {
     let mut meter = Meter::default();
     for shape in 1..80 {
         let store = Store::format(SimDevice::new(900, 1), &options(60)).unwrap();

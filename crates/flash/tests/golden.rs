@@ -112,7 +112,7 @@ fn golden() -> Vec<u8> {
 }
 
 #[test]
-fn the_golden_image_opens_and_holds_what_was_written() {
+fn the_golden_image_opens_with_its_content() {
     assert_eq!(
         FORMAT_VERSION, 1,
         "a new format needs a new golden file beside the old ones"

@@ -163,7 +163,7 @@ fn a_cut_at_any_write_leaves_the_old_store_or_the_new_one() {
 }
 
 #[test]
-fn growing_what_has_not_grown_changes_nothing() {
+fn growing_without_new_blocks_changes_nothing() {
     let (device, model) = sample(1, 120, false, true);
     for blocks in [120, 123, 131] {
         let device = enlarged(&device, blocks);

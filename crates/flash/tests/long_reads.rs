@@ -70,7 +70,7 @@ fn blocks_side_by_side_are_read_in_long_requests() {
 }
 
 #[test]
-fn a_guess_does_not_take_what_was_there_before() {
+fn a_guess_does_not_take_old_blocks() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let (mut store, file) = open(formatted());
@@ -100,7 +100,7 @@ fn a_guess_does_not_take_what_was_there_before() {
 /// A bad block costs only its own data. A bad block of another file is never requested, and one of its own only a few
 /// times.
 #[test]
-fn a_bad_block_in_a_guess_costs_itself() {
+fn a_bad_block_in_a_guess_costs_only_its_data() {
     let (mut store, file) = open(formatted());
     let content = bytes(&mut Random::new(1), BLOCKS);
     for piece in content.chunks(3 * PAYLOAD_BYTES) {
@@ -396,7 +396,7 @@ fn reads_go_around_walls_in_a_repaired_file() {
 
 /// The last blocks of a file are those of its youngest run, and can be the whole run.
 #[test]
-fn damage_at_the_end_costs_itself() {
+fn damage_at_the_end_of_a_file_costs_only_its_data() {
     for more in 1..12 {
         let (mut store, file) = open(formatted());
         let content = bytes(&mut Random::new(1), 320 + more);
@@ -472,7 +472,7 @@ fn blocks_that_a_device_brings_back_are_not_accepted() {
 /// If appends alternate between the lanes, a run's places do not hold the guessed blocks. The guess is wrong, costs
 /// only its transfer, and returns no wrong data.
 #[test]
-fn a_wrong_guess_costs_what_it_transfers() {
+fn a_wrong_guess_costs_only_its_transfer() {
     for blocks in 8..24 {
         let (mut store, file) = open(formatted());
         let mut content = Vec::new();

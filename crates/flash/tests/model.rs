@@ -137,7 +137,7 @@ const EDITING: Weights = Weights {
 };
 
 #[test]
-fn few_files_on_a_roomy_store() {
+fn few_files_on_a_roomy_store_agree_with_the_model() {
     for seed in 0..8 {
         run(seed, 8192, 6, 600, 200_000, PLAIN);
         run(seed, 8192, 6, 600, 200_000, Weights::WITH_PIECES);
@@ -146,7 +146,7 @@ fn few_files_on_a_roomy_store() {
 }
 
 #[test]
-fn more_files_than_slots() {
+fn more_files_than_slots_agree_with_the_model() {
     for seed in 100..103 {
         run(seed, 16384, 90, 1500, 30_000, PLAIN);
         run(seed, 16384, 90, 1500, 30_000, Weights::WITH_PIECES);
@@ -384,7 +384,7 @@ fn handles_find_their_files_after_renaming() {
 }
 
 #[test]
-fn renaming_refuses_what_it_should() {
+fn renaming_refuses_missing_files_and_bad_names() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(8)).unwrap();
     store.replace("a", b"1").unwrap();
     for (from, to) in [("none", "b"), ("none", "a"), ("none", "none")] {
@@ -463,7 +463,7 @@ fn an_offset_beyond_any_file_is_refused() {
 
 /// A full store still takes every call that needs no block.
 #[test]
-fn a_full_store_takes_what_needs_no_block() {
+fn a_full_store_takes_calls_that_need_no_block() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut store = Store::format(SimDevice::new(300, seed), &options(50)).unwrap();

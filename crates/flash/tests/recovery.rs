@@ -127,7 +127,7 @@ fn store_with_a_file_without_a_slot() -> SimDevice {
 /// The device fails at some point of the call. Whether the change has happened or not, the handle and the name must
 /// show the same. The store must show it too when it is opened again, unless the call has failed.
 #[test]
-fn a_handle_shows_what_the_name_shows_after_a_truncation_that_failed() {
+fn a_handle_and_its_name_agree_after_a_failed_truncation() {
     let device = store_with_a_file_without_a_slot();
     let (mut failed, mut changed) = (0, 0);
     for length in [

@@ -327,7 +327,7 @@ fn a_repair_that_is_cut_anywhere_is_finished_by_the_next() {
 }
 
 #[test]
-fn damage_after_a_power_cut_is_mended_with_what_was_acknowledged() {
+fn damage_after_a_power_cut_is_mended_with_the_acknowledged_content() {
     let mut cases = 0;
     for seed in 0..60_u64 {
         let mut sample = Sample::new(seed, false, &NO_TRUNCATE);

@@ -446,13 +446,13 @@ fn judge_random_damage(first_seed: u64, seeds: u64, closed: bool) -> Tally {
 }
 
 #[test]
-fn of_a_closed_store_every_file_with_intact_blocks_is_there_and_every_loss_is_named() {
+fn every_file_with_intact_blocks_of_a_closed_store_is_recovered_and_every_loss_named() {
     let tally = judge_random_damage(0, seeds(12), true);
     assert!(tally.exact > 1000 && tally.back > 20 && tally.harmed > 50 && tally.rebuilt > 5);
 }
 
 #[test]
-fn of_an_open_store_every_file_with_intact_blocks_is_there() {
+fn every_file_with_intact_blocks_of_an_open_store_is_recovered() {
     let tally = judge_random_damage(1000, seeds(12), false);
     assert!(tally.exact > 1000 && tally.back > 20 && tally.harmed > 50 && tally.rebuilt > 5);
 }

@@ -14,7 +14,7 @@ const READ_ONLY: OpenOptions = OpenOptions {
 };
 
 #[test]
-fn without_any_record_the_table_and_the_blocks_tell_what_there_is() {
+fn without_any_record_files_are_found_by_the_table_and_the_blocks() {
     for seed in 0..24 {
         let weights = if seed % 2 == 0 {
             NO_TRUNCATE

@@ -17,7 +17,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn random_scenarios_and_lives_go_well_for_as_long_as_asked() {
+fn random_scenarios_and_lives_survive_for_the_given_time() {
     let time_left = Duration::from_secs(variable("FLASH_CRASH_SECONDS").unwrap_or(2));
     let clock = SystemTime::now()
         .duration_since(UNIX_EPOCH)

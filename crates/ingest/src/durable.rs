@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_lets_go_once_nobody_listens() {
+    fn the_thread_ends_after_the_last_listener() {
         let log = Arc::new(Log::default());
         let watch = DurableWatch::start(log.clone()).unwrap();
         drop(watch.clone());

@@ -223,7 +223,7 @@ fn json_fields_are_found_by_their_path() {
 }
 
 #[test]
-fn a_clock_that_is_not_trusted_refuses_only_what_no_clock_shows() {
+fn an_untrusted_clock_refuses_only_impossible_times() {
     let fake = Fake::new();
     fake.with(|inner| inner.trusted = false);
     let mut intake = intake(&fake);
@@ -246,7 +246,7 @@ fn a_clock_that_is_not_trusted_refuses_only_what_no_clock_shows() {
 }
 
 #[test]
-fn templates_leave_out_what_is_empty() {
+fn templates_leave_out_empty_parts() {
     let cases: [(&str, &str, &str, Option<&str>); 10] = [
         ("{topic}", "l/a", "m v=1", Some("l/a")),
         ("{2}", "l/a/b", "m v=1", Some("a")),
@@ -520,7 +520,7 @@ fn waiting_and_failure_of_single_readings_are_passed_on() {
 }
 
 #[test]
-fn two_hundred_thousand_topics_cost_themselves_alone() {
+fn two_hundred_thousand_refused_topics_leave_other_topics_alone() {
     let fake = Fake::new();
     fake.with(|inner| (inner.keys_max, inner.forget) = (10, true));
     let mut intake = intake(&fake);

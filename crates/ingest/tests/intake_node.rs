@@ -181,7 +181,7 @@ fn a_key_whose_name_finds_no_room_is_refused_as_one_beyond_keys_max() {
 }
 
 #[test]
-fn a_declared_key_that_cannot_be_made_costs_itself_alone() {
+fn a_declared_key_that_cannot_be_made_is_left_out_alone() {
     let options = DbOptions {
         objects_max: 2,
         ..DbOptions::default()

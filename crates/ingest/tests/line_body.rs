@@ -56,7 +56,7 @@ fn good_lines_are_kept_and_each_refused_one_is_named_with_its_reasons() {
 }
 
 #[test]
-fn reasons_of_other_sources_are_not_those_of_a_line() {
+fn a_line_has_no_reasons_of_other_sources() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     let _ = intake.line(b"bad");
@@ -151,7 +151,7 @@ fn the_unit_of_times_is_that_of_the_body() {
 }
 
 #[test]
-fn a_text_without_a_certain_end_costs_what_follows_it_and_nothing_before() {
+fn a_text_without_a_certain_end_costs_only_the_rest_of_the_body() {
     for (text, open_line, reason) in [
         (
             "a v=1\na t=\"one\nb v=2\nc v=3\n",

@@ -210,7 +210,7 @@ fn a_payload_is_read_by_the_same_table() {
 }
 
 #[test]
-fn the_node_does_with_each_line_of_the_page_what_the_page_says() {
+fn the_node_handles_each_line_of_the_page_as_stated() {
     let cases = cases();
     assert!(cases.len() > 150, "{} cases", cases.len());
     let units = [

@@ -35,7 +35,7 @@ fn show(line: &Line<'_>) -> String {
 }
 
 #[test]
-fn lines_that_are_taken() {
+fn well_formed_lines_are_parsed() {
     for (line, expected) in [
         ("m v=1", "m [v|1.0]"),
         ("m,t=a v=1 5", "m <t|a> [v|1.0] @5"),
@@ -90,7 +90,7 @@ fn lines_that_are_taken() {
 }
 
 #[test]
-fn lines_that_are_refused() {
+fn malformed_lines_are_refused() {
     for line in [
         "",
         " ",
@@ -281,7 +281,7 @@ fn split(
 }
 
 #[test]
-fn a_long_line_costs_itself() {
+fn a_long_line_is_skipped_alone() {
     let mut stream = b"short\n".to_vec();
     stream.extend_from_slice(&vec![b'x'; 10 << 20]);
     stream.extend_from_slice(b"\r\nafter\r\n");
@@ -376,7 +376,7 @@ fn a_quote_elsewhere_begins_no_text() {
 }
 
 #[test]
-fn a_text_that_was_cut_off_ends_what_can_be_trusted() {
+fn a_text_that_was_cut_off_ends_the_trusted_part() {
     // The next quote does not end the text. The author of a text chooses with its length whether its sender cuts it,
     // and with the next text what stands behind that quote.
     for stream in [
@@ -419,7 +419,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_text_makes_it_panic(text in "[a-z0-9,= \\\\\"\\n#é.+-]{0,60}", any in ".{0,40}") {
+    fn no_text_makes_the_line_parser_panic(text in "[a-z0-9,= \\\\\"\\n#é.+-]{0,60}", any in ".{0,40}") {
         for text in [&text, &any] {
             if let Ok(line) = parse(text) {
                 prop_assert!(line.fields().count() >= 1);

@@ -269,7 +269,7 @@ fn many_unanswered_questions_hold_their_sender_back_alone() {
 }
 
 #[test]
-fn bad_input_costs_itself() {
+fn bad_lines_are_refused_alone() {
     let node = Node::start(LineOptions {
         line_bytes_max: 1000,
         ..tcp_options()
@@ -398,7 +398,7 @@ fn a_failed_log_is_told_and_ends_everything() {
 }
 
 #[test]
-fn stopping_still_acknowledges_what_is_in_flight() {
+fn stopping_still_acknowledges_readings_in_flight() {
     let node = Node::tcp();
     node.fake.with(|inner| inner.durable_at_once = false);
     let mut asks = node.connect();
@@ -545,7 +545,7 @@ fn idle_connections_make_room_for_new_senders() {
 }
 
 #[test]
-fn a_silent_sender_makes_room_and_what_it_had_sent_is_taken() {
+fn a_silent_sender_makes_room_and_its_lines_are_taken() {
     let node = Node::start(LineOptions {
         connections_max: 1,
         make_room_seconds_min: 1,
@@ -587,7 +587,7 @@ fn peers_that_vanish_are_found_out() {
 }
 
 #[test]
-fn lines_that_have_arrived_are_taken_although_nobody_reads_the_answers() {
+fn lines_are_taken_although_their_answers_are_not_read() {
     let node = Node::tcp();
     let mut client = node.connect();
     let stream: String = (0..500).map(|number| format!("m a={number}\n\n")).collect();
@@ -652,7 +652,7 @@ fn a_unix_socket_has_its_mode_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn only_a_socket_that_nobody_listens_on_is_replaced() {
+fn only_a_socket_without_a_listener_is_replaced() {
     let folder = Folder::new("stale");
     let path = folder.0.join("line.sock");
     let options = LineOptions {

@@ -181,7 +181,7 @@ fn a_field_can_have_a_name_and_a_kind_of_its_own() {
 }
 
 #[test]
-fn a_bad_member_costs_itself_alone_and_is_counted() {
+fn a_bad_member_is_left_out_alone_and_counted() {
     let fake = Fake::new();
     fake.with(|inner| inner.unknown.push("s/a/unknown".to_owned()));
     let rules = MemberRules {
@@ -691,7 +691,7 @@ impl Destination for Told {
 }
 
 #[test]
-fn a_destination_is_told_what_decides() {
+fn a_destination_is_told_the_deciding_rules() {
     let told = Arc::new(Told::default());
     let rules = MemberRules {
         own: vec![own("n", Some("m"), kind(ValueKind::Number))],

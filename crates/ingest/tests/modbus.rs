@@ -292,7 +292,7 @@ fn a_device_that_falls_silent_makes_no_readings() {
 }
 
 #[test]
-fn a_value_that_is_refused_costs_itself_alone() {
+fn a_refused_value_is_left_out_alone() {
     let nan = f32::NAN.to_bits();
     let held = memory(&[(3, 0, &[(nan >> 16) as u16, nan as u16, 8, 9])]);
     let server = Server::of_memory(Arc::new(Mutex::new(held)));

@@ -139,6 +139,42 @@ fn a_broker_that_is_not_the_right_one_gets_no_password() {
 }
 
 #[test]
+fn a_port_with_tls_is_told_apart_from_a_broker_that_resets_the_connection() {
+    if !installed() {
+        return;
+    }
+    let folder = Folder::new("mqtt-plain");
+    let own = Authority::new("brokers").issue(&["127.0.0.1"], Purpose::Server);
+    let secured = secured(&folder, &own, "");
+    let plain = options(secured.tls_port, Version::V5, "t/#");
+    let session = Running::start(plain, &Store::new());
+    until("the hint", || {
+        let why = session.state.last_error().unwrap_or_default();
+        why.contains("no answer to CONNECT: ") && why.ends_with("if it speaks TLS: tls = true")
+    });
+    session.abort();
+}
+
+#[test]
+fn a_broker_that_never_finishes_the_handshake_is_not_called_unreachable() {
+    let folder = Folder::new("mqtt-silent");
+    // The kernel accepts for it.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let given = trusts(&folder, &Authority::new("brokers"));
+    let options = MqttOptions {
+        connect_ms_max: 1_500,
+        ..over_tls(port, Version::V5, given)
+    };
+    let session = Running::start(options, &Store::new());
+    until("the stage", || {
+        let why = session.state.last_error().unwrap_or_default();
+        why.contains(": connects, but does not finish the TLS handshake within 1.5 s; ")
+    });
+    session.abort();
+}
+
+#[test]
 fn a_broker_that_asks_for_a_certificate_gets_it() {
     if !installed() {
         return;

@@ -288,7 +288,7 @@ fn no_power_cut_lets_another_series_into_a_history() {
 }
 
 #[test]
-fn a_template_tells_series_apart_by_what_it_names() {
+fn a_template_tells_series_apart_by_its_tags() {
     let of = |template: &str, kind| Template::parse(template, kind).unwrap();
     let fake = Fake::new();
     let mut options = options();
@@ -435,7 +435,7 @@ fn the_meaning_of_tags_depends_on_the_store() {
 }
 
 #[test]
-fn series_that_differ_in_what_a_template_leaves_out_are_counted() {
+fn series_that_differ_only_in_left_out_tags_are_counted() {
     let fake = Fake::new();
     let mut options = with_line_key("{measurement}/{tag:room}/{field}");
     options.subscriptions = vec![topic_rule("t/#", "{2}", PayloadKind::Number)];

@@ -235,7 +235,7 @@ fn news(fake: &Fake) -> Vec<String> {
 }
 
 #[test]
-fn births_name_what_data_send_by_alias() {
+fn births_give_names_to_the_aliases_of_data() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     assert_eq!(
@@ -402,7 +402,7 @@ fn metrics_that_are_no_scalars_are_counted_and_cost_no_neighbour() {
 }
 
 #[test]
-fn each_bad_metric_costs_itself_and_has_its_reason() {
+fn each_bad_metric_is_refused_alone_with_its_reason() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     intake.mqtt(NBIRTH, &node_birth(0));
@@ -510,7 +510,7 @@ fn messages_of_other_forms_are_refused_and_commands_are_no_readings() {
 }
 
 #[test]
-fn a_death_is_a_reading_and_ends_what_the_birth_said() {
+fn a_death_is_a_reading_and_ends_its_birth() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     intake.mqtt(NBIRTH, &node_birth(4));
@@ -596,7 +596,7 @@ fn a_birth_is_asked_for_only_where_that_is_allowed() {
 }
 
 #[test]
-fn times_are_those_of_metrics_and_what_is_past_has_its_own() {
+fn times_come_from_metrics_also_for_historical_ones() {
     let fake = Fake::new();
     let mut intake = intake(&fake);
     intake.mqtt(NBIRTH, &node_birth(0));

@@ -89,12 +89,12 @@ fn assert_all_three(boards: &str, options: &[&str], network: [&str; 2]) {
 }
 
 #[test]
-fn all_three_jobs_find_on_six_boards_what_one_rank_finds() {
+fn all_three_jobs_on_six_boards_agree_with_one_rank() {
     assert_all_three("6", &[], BRIDGE);
 }
 
 #[test]
-fn all_three_jobs_find_behind_three_real_sshd_what_one_rank_finds() {
+fn all_three_jobs_behind_three_real_sshd_agree_with_one_rank() {
     assert_all_three("3", &["--sshd"], LOOPBACK);
 }
 

@@ -8,18 +8,21 @@ use crate::job_cmd::kernel::KernelArgs;
 use crate::kernel::Kernel;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::temporary::new_file;
+use crate::signals;
+use crate::temporary::Written;
 use clap::{Args, ValueEnum};
 use cluster::advisor::{
     Advice, Fit, Origin, Place, Privacy, Question, Sensitivity, advise, parse_question,
     question_text,
 };
-use cluster::jobs::estimate::{self, Estimate, Sample};
-use cluster::jobs::{LeftOut, Order};
+use cluster::jobs::LeftOut;
+use cluster::jobs::estimate::{self, Estimate, Sample, fraction_remark};
 use serde_json::{Value, json};
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Bytes of a question that are read, at most; the parser has its own limit.
 const FILE_BYTES_MAX: u64 = 2 << 20;
@@ -29,6 +32,9 @@ const BOARDS_DEFAULT: u32 = 4;
 
 /// The most ranks on which a job is measured.
 const RANKS_MAX: usize = 4;
+
+/// Poll interval for signals of the user.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Exit status if no option can be advised.
 const STATUS_NONE: u8 = 3;
@@ -58,7 +64,7 @@ pub(crate) enum DataMayGo {
     required probability.")]
 pub(crate) struct AdviseArgs {
     /// File with the question, in JSON; - is standard input
-    #[arg(long, value_name = "FILE", required_unless_present = "kernel")]
+    #[arg(long, value_name = "FILE")]
     job: Option<PathBuf>,
     /// Measure this job on this board
     #[arg(long, value_enum, value_name = "JOB")]
@@ -133,6 +139,13 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
             "name the job with --kernel, or leave it out",
         ));
     }
+    if arguments.job.is_none() && arguments.kernel.is_none() {
+        return Err(CliError::usage(
+            "keel advise",
+            "has no question",
+            "name a file with --job, or a job to measure here with --kernel",
+        ));
+    }
     let link = arguments.link.as_deref().map(link).transpose()?;
     let mut question = match &arguments.job {
         Some(path) => parse_question(&read(path)?).map_err(wrong)?,
@@ -150,12 +163,10 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         Some(DataMayGo::Anywhere) => Privacy::Anywhere,
         None => question.privacy,
     };
-    // Create the file before minutes of measuring: an existing file is not overwritten.
-    let mut written = arguments
-        .write
-        .as_deref()
-        .map(Written::create)
-        .transpose()?;
+    // Minutes of measuring must not end at a file that exists, which is not overwritten.
+    if let Some(path) = &arguments.write {
+        drop(Written::create(path)?);
+    }
     let mut measured = None;
     if let Some(kernel) = arguments.kernel {
         let found = measure(arguments, kernel)?;
@@ -171,11 +182,12 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     if arguments.assume {
         question.assume();
     }
-    // Write it even if figures are missing: the user can add them in the file.
-    if let Some(written) = &mut written {
-        written.finish(&question_text(&question).map_err(wrong)?)?;
-    }
     let advice = advise(&question).map_err(wrong)?;
+    // Without an answer nothing is written: the file would be in the way of the next attempt.
+    if let Some(path) = &arguments.write {
+        let text = question_text(&question).map_err(wrong)?;
+        Written::create(path)?.finish(&text)?;
+    }
     let mut out = Output::new();
     if arguments.json {
         let mut json = advice.json();
@@ -197,45 +209,47 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     })
 }
 
-/// A question as a new file, written completely or not at all.
-struct Written<'a> {
-    file: File,
-    path: &'a Path,
-    is_whole: bool,
-}
-
-impl<'a> Written<'a> {
-    fn create(path: &'a Path) -> Result<Self, CliError> {
-        Ok(Self {
-            file: new_file(path)?,
-            path,
-            is_whole: false,
-        })
-    }
-
-    fn finish(&mut self, text: &str) -> Result<(), CliError> {
-        let written = self
-            .file
-            .write_all(text.as_bytes())
-            .and_then(|()| self.file.sync_all());
-        written.map_err(|error| CliError::io(self.path.display(), &error))?;
-        self.is_whole = true;
-        Ok(())
-    }
-}
-
-impl Drop for Written<'_> {
-    fn drop(&mut self) {
-        if !self.is_whole {
-            std::fs::remove_file(self.path).ok();
-        }
-    }
-}
-
 /// The measured figures of a job.
 struct Measured {
     estimate: Estimate,
     left_out: LeftOut,
+    /// What uneven steps between readings mean, if there are any.
+    uneven: Option<String>,
+}
+
+fn interrupted() -> CliError {
+    CliError::failure("keel advise", "interrupted", "nothing is kept")
+}
+
+/// Ends the process when the user interrupts it, as long as this lives: a part of the readings may take minutes.
+struct Interruption(Arc<AtomicBool>);
+
+impl Interruption {
+    fn watch() -> Result<Self, CliError> {
+        signals::catch_stop();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&is_over);
+        let watch = move || {
+            while !watched.load(Ordering::Relaxed) {
+                if signals::stop_requested() {
+                    let error = interrupted();
+                    eprintln!("keel: {error}");
+                    std::process::exit(i32::from(error.status()));
+                }
+                std::thread::sleep(LOOK);
+            }
+        };
+        let thread = std::thread::Builder::new().name("interruption".into());
+        let started = thread.spawn(watch);
+        started.map_err(|error| CliError::io("keel advise", &error))?;
+        Ok(Self(is_over))
+    }
+}
+
+impl Drop for Interruption {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Measures a job on this board.
@@ -243,28 +257,38 @@ fn measure(arguments: &AdviseArgs, kernel: Kernel) -> Result<Measured, CliError>
     let name = input::name(&arguments.readings);
     let (readings, left_out) = input::read(&arguments.readings)?;
     let settings = arguments.settings.checked(kernel)?;
-    let wrong = |error: cluster::Error| {
-        CliError::failure(
-            &name,
-            error,
-            "see `keel advise --help` for what a job takes",
-        )
-    };
-    let order = Order::new(settings, readings).map_err(wrong)?;
+    let help = "see `keel advise --help` for what a job takes";
+    let order = input::order(&name, settings, (readings, &left_out), help)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let ranks_max = cores.min(RANKS_MAX) as u32;
     let seconds = arguments.measure_seconds as f64;
     let progress = Progress::start(format!("measuring {}", settings.kernel()));
     let rows = order.readings.rows();
     let seen = |sample: &Sample| progress.part(&format!("{} of {rows} readings", sample.rows));
-    let estimate = estimate::measure(&order, seconds, ranks_max, seen).map_err(wrong)?;
-    Ok(Measured { estimate, left_out })
+    let interruption = Interruption::watch()?;
+    let estimate = estimate::measure(&order, seconds, ranks_max, seen)
+        .map_err(|error| CliError::failure(&name, error, help))?;
+    drop(interruption);
+    if signals::stop_requested() {
+        return Err(interrupted());
+    }
+    Ok(Measured {
+        uneven: input::uneven_text(&order.readings),
+        estimate,
+        left_out,
+    })
 }
 
 impl Measured {
     fn print(&self, out: &mut Output) -> Result<(), CliError> {
         for (reason, count) in self.left_out.reasons() {
             out.line(format_args!("left out  {count} rows: {reason}"))?;
+        }
+        if let Some(text) = &self.uneven {
+            out.line(format_args!("uneven    {text}"))?;
+        }
+        if let Some(remark) = fraction_remark(self.estimate.single_s) {
+            out.line(format_args!("parallel  {remark}"))?;
         }
         for sample in &self.estimate.samples {
             out.line(format_args!(
@@ -312,7 +336,9 @@ impl Measured {
             "is_forecast": estimate.is_forecast,
             "fit_error_max": estimate.growth.as_ref().map(|growth| growth.error_max),
             "parallel_fraction": estimate.parallel_fraction,
+            "parallel_fraction_remark": fraction_remark(estimate.single_s),
             "left_out": left_out,
+            "uneven": self.uneven,
         })
     }
 }

@@ -43,6 +43,11 @@ enum Place {
     Kernel,
 }
 
+/// Returns whether a path leads to a device. Its folder has other devices.
+pub(crate) fn is_device(path: &Path) -> bool {
+    path.starts_with(DEVICES) && !path.starts_with(SHARED_MEMORY)
+}
+
 /// Refuses a place where a store cannot be kept. An existing block device is always accepted.
 pub(crate) fn refuse_no_place(image: &Path) -> Result<(), CliError> {
     let (wrong, remedy) = match place(image) {

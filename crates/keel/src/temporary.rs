@@ -125,6 +125,47 @@ pub(crate) fn new_file(path: &Path) -> Result<File, CliError> {
     }
 }
 
+/// A new file, written completely or not at all.
+pub(crate) struct Written<'a> {
+    file: File,
+    path: &'a Path,
+    is_whole: bool,
+}
+
+impl<'a> Written<'a> {
+    /// Creates the file; an existing one is not overwritten. It is removed on drop, unless it is finished.
+    ///
+    /// # Errors
+    /// As [`new_file`].
+    pub(crate) fn create(path: &'a Path) -> Result<Self, CliError> {
+        Ok(Self {
+            file: new_file(path)?,
+            path,
+            is_whole: false,
+        })
+    }
+
+    /// Writes the whole text.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn finish(mut self, text: &str) -> Result<(), CliError> {
+        let written = io::Write::write_all(&mut self.file, text.as_bytes());
+        let written = written.and_then(|()| self.file.sync_all());
+        written.map_err(|error| CliError::io(self.path.display(), &error))?;
+        self.is_whole = true;
+        Ok(())
+    }
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            std::fs::remove_file(self.path).ok();
+        }
+    }
+}
+
 /// Locks a file until it is closed, if no other process holds the lock.
 fn lock(file: &File) -> io::Result<()> {
     // SAFETY: a plain system call on a descriptor that is open.
@@ -149,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_killed_runs_go_and_those_that_are_held_stay() {
+    fn folders_of_killed_runs_are_deleted_and_locked_ones_stay() {
         let scratch = scratch("folders");
         let parent = scratch.path();
         let held = Folder::create_in(parent, "job").unwrap();
@@ -181,7 +222,19 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_taken_over_once_nobody_holds_it() {
+    fn a_file_that_is_not_finished_is_not_there() {
+        let scratch = scratch("written");
+        let path = scratch.path().join("out.json");
+        drop(Written::create(&path).unwrap());
+        assert!(!path.exists());
+        Written::create(&path).unwrap().finish("{}").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}");
+        assert!(Written::create(&path).is_err());
+        assert!(path.exists(), "an existing file was removed");
+    }
+
+    #[test]
+    fn an_empty_file_is_taken_over_once_it_is_unlocked() {
         let scratch = scratch("files");
         let path = scratch.path().join("out.jsonl");
         let first = new_file(&path).unwrap();

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_comes_back() {
+    fn every_day_converts_back_to_its_number() {
         for days in (-800_000..2_000_000).step_by(17) {
             let (year, month, day) = civil(days);
             assert_eq!(days_of(year, month, day), days);

@@ -119,7 +119,7 @@ fn done(case: &Case) -> Vec<String> {
 
 /// Any other rule for a payload, such as `trim` without its condition in `of_payload`, makes it red.
 #[test]
-fn a_node_does_with_each_message_of_the_page_what_the_page_says() {
+fn a_node_handles_each_message_of_the_page_as_stated() {
     let cases = cases();
     assert!(cases.len() > 190, "{} cases", cases.len());
     let wrong: Vec<String> = cases

@@ -261,7 +261,7 @@ fn a_command_gets_the_alarm_on_its_input_and_its_words_as_they_are() {
 }
 
 #[test]
-fn of_the_values_for_an_actuator_the_latest_arrives() {
+fn the_latest_value_for_an_actuator_arrives() {
     let port = free_port();
     let text = "[[actuator]]\nname = \"valve\"\npattern = \"valve/+\"\nbroker = \"local\"\ntopic = \"act/{2}\"\n\
                 deadline_ms = 600000\n\
@@ -385,7 +385,7 @@ fn undelivered_messages_are_logged_when_the_node_ends() {
     assert!(node.stop().success());
     let log = node.log();
     assert!(
-        log.contains("1 messages to brokers and 0 runs of commands were not delivered"),
+        log.contains("1 message to brokers and 0 runs of commands were not delivered"),
         "{log}"
     );
 }
@@ -476,7 +476,7 @@ fn raised_alarms_outlive_a_crash_and_damage_is_reported() {
 
 /// A receiver that was told of a raised alarm is also told of its end, if necessary by the next run.
 #[test]
-fn an_end_that_nobody_was_told_of_is_told_after_the_start() {
+fn an_unreported_end_of_an_alarm_is_reported_after_the_start() {
     let script = "while ! test -e go; do sleep 0.05; done; cat >> told";
     let command = format!("command = [\"sh\", \"-c\", \"{script}\"]\n");
     let mut node = Node::start(&format!("{SMALL}{HOT}{command}"));

@@ -156,7 +156,7 @@ fn a_backup_never_takes_the_place_of_the_store_of_a_node() {
 }
 
 #[test]
-fn a_backup_is_for_its_owner_and_goes_to_what_a_link_stands_for() {
+fn a_backup_is_for_its_owner_and_follows_a_link() {
     let node = Node::start(SMALL);
     node.ok(&["put", "a", "1"]);
     std::fs::create_dir(node.dir.file("card")).unwrap();
@@ -183,7 +183,7 @@ fn a_backup_is_for_its_owner_and_goes_to_what_a_link_stands_for() {
 }
 
 #[test]
-fn a_restore_goes_to_what_a_link_stands_for() {
+fn a_restore_follows_a_link() {
     let mut node = Node::start(SMALL);
     node.ok(&["put", "a", "1"]);
     node.ok(&["backup", "a.backup"]);
@@ -314,7 +314,7 @@ fn an_unreadable_block_costs_only_itself_and_is_reported() {
 }
 
 #[test]
-fn only_who_may_stop_the_node_may_have_its_key() {
+fn only_operators_may_back_up_a_node_with_its_key() {
     let node = Node::start(SMALL);
     for (path, mode) in [(node.socket(), 0o666), (node.dir.path().into(), 0o777)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();

@@ -4,7 +4,7 @@
 use crate::common::{TempDir, one_line};
 
 #[test]
-fn bench_is_another_program_and_its_absence_is_said() {
+fn bench_is_another_program_and_its_absence_is_reported() {
     let dir = TempDir::new();
     let alone = dir.file("keel");
     std::fs::copy(env!("CARGO_BIN_EXE_keel"), &alone).unwrap();

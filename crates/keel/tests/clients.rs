@@ -264,7 +264,7 @@ fn restless(socket: &str) -> ! {
 }
 
 fn spawn_restless(place: &Place) -> Child {
-    let test = "clients::a_client_that_is_killed_is_nobodys_trouble";
+    let test = "clients::a_killed_client_disturbs_no_other";
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(SOCKET, place.node.socket())
@@ -275,7 +275,7 @@ fn spawn_restless(place: &Place) -> Child {
 }
 
 #[test]
-fn a_client_that_is_killed_is_nobodys_trouble() {
+fn a_killed_client_disturbs_no_other() {
     if let Ok(socket) = std::env::var(SOCKET) {
         restless(&socket);
     }
@@ -408,7 +408,7 @@ fn a_node_that_was_killed_is_found_again() {
 }
 
 #[test]
-fn the_nodes_monitor_sees_what_a_task_does() {
+fn the_monitor_of_the_node_counts_the_instances_of_a_task() {
     let place = Place::start(true);
     place.node.ok(&["put", "a", "1"]);
     let attached = place.attach();

@@ -449,7 +449,7 @@ fn a_missing_program_is_named_with_the_remedy() {
     assert!(fails(&words, 1).contains("is no launcher of MPICH"));
     for (hosts, said) in [
         ("", "there is no host"),
-        ("localhost\n", "nobody to talk to"),
+        ("localhost\n", "at least 2 ranks are needed"),
         ("a\na\n", "line 2: a is there already"),
         ("-x\n", "line 1: `-x` is no name"),
     ] {
@@ -624,7 +624,7 @@ fn link_file(dir: &TempDir, label: &str, transport: Transport, sizes: &[u64]) ->
 }
 
 #[test]
-fn advice_takes_what_messages_cost_from_a_measurement_and_a_report_shows_the_fit() {
+fn advice_uses_the_measured_cost_of_messages_and_a_report_shows_the_fit() {
     let dir = TempDir::new();
     let sizes: Vec<u64> = (2..=22).map(|power| 1 << power).collect();
     let link = link_file(&dir, "pair", Transport::Network, &sizes);
@@ -687,11 +687,10 @@ fn advice_takes_what_messages_cost_from_a_measurement_and_a_report_shows_the_fit
 #[test]
 fn a_job_is_advised_by_the_measured_link() {
     let dir = TempDir::new();
-    let link = link_file(&dir, "pair", Transport::Network, &[4, 1_024, 65_536]);
-    let input = dir.file("day.csv");
+    let link = link_file(&dir, "pair", Transport::Network, &[4, 1_024, 16_384]);
+    let input = dir.file("day.csv").display().to_string();
     let readings: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
     fs::write(&input, format!("value\n{readings}")).unwrap();
-    let input = input.display().to_string();
     let line = [
         "cluster",
         "run",
@@ -706,10 +705,12 @@ fn a_job_is_advised_by_the_measured_link() {
     ];
     let said = ok_json(&line);
     let inputs = said["advice"]["least_time"]["inputs"].as_array().unwrap();
-    let alpha = inputs
-        .iter()
-        .find(|input| input["input"] == "message_alpha_s");
-    assert!(alpha.unwrap()["measured"].is_string(), "{inputs:?}");
+    let is_alpha = |input: &&serde_json::Value| input["input"] == "message_alpha_s";
+    let alpha = inputs.iter().find(is_alpha).unwrap();
+    assert!(alpha["measured"].is_string(), "{inputs:?}");
+    let wild = link_file(&dir, "no line", Transport::Network, &[4, 16_384, 32_768]);
+    let said = ok_json(&line.map(|word| if word == link { wild.as_str() } else { word }));
+    assert!(said["advice"]["link_refused"].is_string(), "{said}");
 }
 
 /// Ends the program of the meter, also if the test panics: its scope waits for it.

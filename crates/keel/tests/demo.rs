@@ -100,7 +100,7 @@ fn a_run_rolls_segments_before_its_end() {
 }
 
 #[test]
-fn the_output_of_kill_says_what_it_proves() {
+fn the_output_of_kill_states_its_proof() {
     let dir = TempDir::new();
     let arguments = [
         "--kill",

@@ -228,7 +228,7 @@ fn without_its_library_the_demo_says_so_first_and_shows_the_rest() {
 }
 
 #[test]
-fn the_page_shows_what_the_demo_prints() {
+fn the_page_shows_the_output_of_the_demo() {
     let page = page_common::text("start.md");
     let (_, rest) = page.split_once("\n```sh\nkeel demo --full ").unwrap();
     let (arguments, rest) = rest.split_once("\n```\n\n```text\n").unwrap();

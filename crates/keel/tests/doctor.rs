@@ -60,7 +60,7 @@ fn every_line_has_a_verdict_and_the_status_follows() {
 }
 
 #[test]
-fn a_user_without_rights_is_told_what_is_missing() {
+fn a_user_without_rights_is_told_the_missing_ones() {
     let dir = TempDir::new();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let Some(output) = crate::common::as_nobody(&["doctor", "--json"], &dir) else {
@@ -128,7 +128,7 @@ printf '{"bench": "flash", "rows": [{"case": "append-4096-sync", "system": "keel
 }
 
 #[test]
-fn the_page_can_be_shared() {
+fn the_report_of_doctor_names_no_host_and_no_path() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.file("card")).unwrap();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -290,7 +290,7 @@ fn the_page_has_frequencies_power_and_the_card_and_nothing_of_whose_board_it_is(
 
 /// Sensors were once looked for below the folder in which the command ran.
 #[test]
-fn power_sources_are_those_of_the_machine() {
+fn power_sources_belong_to_the_machine_from_any_folder() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.file("card")).unwrap();
     board(&dir, &dir.file("card"));

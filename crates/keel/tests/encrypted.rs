@@ -174,7 +174,84 @@ fn a_certificate_that_is_missing_at_the_start_costs_no_reading() {
     let mut node = Node::start(&config);
     node.ok(&["put", "a", "1"]);
     let log = node.log();
-    let told = "nothing is served over HTTP: http: h.pem: is not there; name the right file";
+    let told = "nothing is served over HTTP: h.pem: is not there; name the right file";
     assert!(log.contains(told), "{log}");
+    // A reload does not open the port, and says so as long as that is true.
+    let folder = Folder::new("node-late");
+    let issued = Authority::new("late").issue(&["127.0.0.1"], Purpose::Server);
+    let own = identity(&folder, &issued, "late");
+    std::fs::copy(&own.certificate_file, node.dir.file("h.pem")).unwrap();
+    std::fs::copy(&own.key_file, node.dir.file("h.key")).unwrap();
+    node.signal(libc::SIGHUP);
+    wait_until("the reload", || {
+        node.log()
+            .contains(" reload: applied: nothing; needs a restart: http")
+    });
+    let status = node.json_degraded(&["status", "--json"]);
+    let pending = &status["node"]["config_pending_restart"];
+    assert_eq!(pending[0], "http", "{status}");
     assert!(node.stop().success());
+}
+
+#[test]
+fn a_plain_connection_to_a_port_with_tls_and_a_handshake_without_end_are_told_apart() {
+    let folder = Folder::new("node-plain");
+    let authority = Authority::new("servers");
+    let ca_file = folder.write("ca.pem", &authority.certificate);
+    let own = authority.issue(&["127.0.0.1"], Purpose::Server);
+    let options = ServerOptions {
+        identity: identity(&folder, &own, "front"),
+        client_ca_file: None,
+    };
+    // No client passes its handshake, so there is nothing behind it.
+    let front = Front::start(options, SocketAddr::from(([127, 0, 0, 1], 1)));
+    // The kernel accepts for it.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let quiet = silent.local_addr().unwrap();
+    let secure = format!("tls = true\nca_file = \"{}\"\n", ca_file.display());
+    let mut node = Node::start(&format!(
+        "{SMALL}[time]\nwall_clock = \"trusted\"\n\
+         [mqtt]\naddress = \"{address}\"\nclient_id = \"in\"\n[[mqtt.subscribe]]\nfilter = \"a\"\n\
+         [[upstream]]\nname = \"plain\"\nkind = \"http\"\nurl = \"http://{address}/w\"\nlinger_ms = 20\n\
+         clock_wait_seconds_max = 0\n\
+         [[upstream]]\nname = \"slow\"\nkind = \"mqtt\"\naddress = \"{quiet}\"\nclient_id = \"up\"\n\
+         answer_ms_max = 1500\n{secure}\
+         [[broker]]\nname = \"b\"\naddress = \"{address}\"\nclient_id = \"out\"\n\
+         [[alarm]]\nname = \"hot\"\npattern = \"oven\"\nabove = 1\nbroker = \"b\"\n",
+        address = front.address
+    ));
+    node.ok(&["put", "oven", "7"]);
+    let hint = "if it speaks TLS: tls = true";
+    let expected = [
+        ("/mqtt/last_error", hint),
+        ("/upstream/0/last_error", "give a url with https://"),
+        (
+            "/upstream/1/last_error",
+            "connects, but does not finish the TLS handshake within 1.5 s",
+        ),
+        ("/brokers/0/last_error", hint),
+    ];
+    for (place, words) in expected {
+        wait_until(words, || {
+            let status = node.json_degraded(&["status", "--json"]);
+            let why = status.pointer(place).and_then(|why| why.as_str());
+            why.is_some_and(|why| why.contains(words))
+        });
+    }
+    // The log has the reasons, each address once.
+    let logged = [
+        " mqtt: ",
+        " upstream: plain: ",
+        " upstream: slow: ",
+        " broker: b: ",
+    ];
+    for word in logged {
+        wait_until(word, || node.log().contains(word));
+    }
+    let log = node.log();
+    for address in [front.address, quiet] {
+        let twice = format!("{address}: {address}");
+        assert!(!log.contains(&twice), "{log}");
+    }
+    assert!(node.stop().success(), "{log}");
 }

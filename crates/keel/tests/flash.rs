@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 #[test]
-fn files_go_in_and_come_out() {
+fn files_that_were_put_come_out_unchanged() {
     let dir = TempDir::new();
     let image = store(&dir, "16M");
     let content = bytes(3 << 20);
@@ -245,7 +245,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn help_and_version_are_there() {
+fn help_and_version_are_printed() {
     assert!(
         String::from_utf8(ok(&["--version"]))
             .unwrap()
@@ -549,7 +549,7 @@ fn a_path_that_cannot_be_an_image_is_refused_at_once_and_stays() {
 }
 
 #[test]
-fn remedies_fit_what_went_wrong() {
+fn remedies_fit_the_failures() {
     let dir = TempDir::new();
     let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "a"], b"content");

@@ -257,7 +257,7 @@ fn a_mounted_device_is_never_overwritten() {
 }
 
 #[test]
-fn a_store_has_one_writer_by_whatever_name() {
+fn a_store_has_one_writer_under_all_its_names() {
     let Some(device) = Backed::attach(16 << 20) else {
         return;
     };

@@ -145,7 +145,7 @@ fn a_limit_on_the_size_of_files_is_explained() {
 }
 
 #[test]
-fn of_several_that_make_one_store_one_succeeds_and_its_store_stays() {
+fn one_of_several_formats_of_one_store_succeeds_and_its_store_stays() {
     let dir = TempDir::new();
     for round in 0..6 {
         let image = dir.file(&format!("{round}.img")).display().to_string();

@@ -195,7 +195,7 @@ fn a_store_is_a_directory_until_it_is_unmounted_or_told_to_stop() {
 }
 
 #[test]
-fn under_nohup_a_mount_outlives_its_terminal() {
+fn a_mount_under_nohup_outlives_its_terminal() {
     if !can_mount() {
         return;
     }
@@ -280,7 +280,7 @@ fn an_open_file_does_not_delay_the_end_of_a_mount() {
 }
 
 #[test]
-fn options_do_what_they_say() {
+fn options_of_a_mount_have_their_documented_effects() {
     if !can_mount() {
         return;
     }

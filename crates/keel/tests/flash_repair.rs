@@ -43,7 +43,7 @@ fn a_whole_store_is_not_written_to() {
 }
 
 #[test]
-fn second_copies_stand_in() {
+fn second_copies_replace_damaged_ones() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     let content = bytes_of(1, 100_000);

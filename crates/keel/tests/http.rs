@@ -30,7 +30,7 @@ fn line(node: &Node, text: &str) {
 }
 
 #[test]
-fn values_are_those_of_the_commands() {
+fn values_agree_with_the_commands() {
     let (node, address) = start();
     node.ok(&["put", "hall/1/temperature", "21.5"]);
     node.ok(&["put", "hall/1/door", "ajar \"é\"\n"]);
@@ -177,7 +177,7 @@ fn a_question_for_much_history_is_cut_and_says_so() {
 }
 
 #[test]
-fn the_stream_shows_what_there_is_and_what_comes_until_the_node_ends() {
+fn the_stream_shows_present_and_new_values_until_the_node_ends() {
     let (mut node, address) = start();
     node.ok(&["put", "hall/1/t", "1"]);
     node.ok(&["put", "yard/t", "2"]);
@@ -419,7 +419,7 @@ fn a_configuration_that_opens_the_node_to_others_is_refused_or_warned_of() {
 }
 
 #[test]
-fn a_strange_name_leads_nobody_here_also_where_everybody_may_read() {
+fn a_strange_host_name_is_refused_also_with_anonymous_reading() {
     let node = Node::start(&format!("{HTTP}anonymous = true\n"));
     let address = address(&node);
     for (host, status) in [("evil.example", 403), ("127.0.0.1", 200)] {

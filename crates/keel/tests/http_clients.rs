@@ -108,7 +108,7 @@ fn a_head_that_is_too_long_or_no_http_is_refused() {
 }
 
 #[test]
-fn a_thousand_silent_connections_shut_nobody_out() {
+fn a_thousand_silent_connections_do_not_shut_out_others() {
     raise_files_max();
     let node = Node::start(HTTP);
     let address = address(&node);

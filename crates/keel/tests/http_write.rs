@@ -41,7 +41,7 @@ fn status(address: &str) -> Value {
 }
 
 #[test]
-fn telegraf_writes_with_its_own_output_and_what_it_was_told_is_durable_survives_a_kill() {
+fn telegraf_writes_with_its_own_output_and_durable_lines_survive_a_kill() {
     let config = HTTP.replace(
         "[http]",
         "key = \"{measurement}/{tag:host}/{field}\"\n[http]",
@@ -159,7 +159,7 @@ fn refused_lines_come_back_with_their_reasons_and_the_others_are_kept() {
 }
 
 #[test]
-fn a_text_without_an_end_is_named_and_what_is_before_it_is_kept() {
+fn a_text_without_an_end_is_named_and_earlier_lines_are_kept() {
     let node = Node::start(&writable());
     let body = b"good v=1\nopen t=\"one\ngood v=2\n";
     let answer = post(&address(&node), "/api/v2/write", "", body);

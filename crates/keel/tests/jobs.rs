@@ -178,7 +178,7 @@ fn every_job_finds_the_same_on_one_to_six_ranks() {
 }
 
 #[test]
-fn a_job_says_what_it_found_and_what_it_cost_in_lines() {
+fn a_job_prints_its_findings_and_cost_in_lines() {
     let place = Place::new(25_000);
     let line = [
         "cluster",
@@ -301,7 +301,7 @@ fn a_rank_that_dies_in_the_middle_is_named() {
 }
 
 #[test]
-fn with_retry_the_job_goes_on_without_the_rank() {
+fn a_job_with_retry_goes_on_without_the_rank() {
     let place = Place::new(3_000);
     let waits = ["--idle-seconds", "2", "--retry", "--json"];
     let arguments: Vec<&str> = ["vibration", "--local", "3"]
@@ -411,7 +411,7 @@ fn time_that_runs_out_and_an_interruption_end_all_ranks() {
 }
 
 #[test]
-fn ranks_do_not_outlive_whoever_started_them() {
+fn ranks_end_after_their_starter() {
     let place = Place::new(200_000);
     let mut job = place.start(&["matrix-profile", "--local", "2"]);
     let ranks = [job.rank(0), job.rank(1)];
@@ -449,7 +449,7 @@ fn a_rank_whose_starter_has_gone_before_they_met_ends() {
 
 /// A rank that cannot start does not count as a lost board: a replacement could not start, either.
 #[test]
-fn why_a_rank_could_not_begin_is_said() {
+fn a_rank_that_could_not_begin_is_reported_with_its_reason() {
     let place = Place::new(2_000);
     let long = place.dir.file(&"x".repeat(100));
     fs::create_dir(&long).unwrap();

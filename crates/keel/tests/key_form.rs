@@ -96,7 +96,7 @@ fn an_old_configuration_keeps_the_keys_of_an_old_store() {
 }
 
 #[test]
-fn a_store_says_what_tags_stand_for_whatever_the_program_has_for_new_ones() {
+fn a_store_keeps_the_meaning_of_tags_with_another_default() {
     let mut node = Node::prepare(&format!(
         "{SMALL}key = \"{{measurement}}/{{values}}/{{field}}\"\n"
     ));

@@ -43,7 +43,7 @@ fn a_region_says_whether_it_writes_cache_lines_back() {
 }
 
 #[test]
-fn a_region_is_made_and_says_what_it_is() {
+fn a_made_region_reports_its_size_and_memory() {
     let dir = TempDir::new();
     let path = dir.file("region");
     let region = path.display().to_string();
@@ -509,7 +509,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_mount_ends_by_a_signal_or_by_unmounting_and_names_what_is_open() {
+fn a_mount_ends_by_a_signal_or_by_unmounting_and_names_open_files() {
     let dir = TempDir::new();
     let region = region(&dir);
     let Some(mount) = Mount::start(&dir, &region, &[]) else {

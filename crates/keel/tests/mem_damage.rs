@@ -48,7 +48,7 @@ fn a_damaged_file_is_listed_and_says_why() {
     let region = region(&dir);
     let inodes = put(&region, &[b"one", b"two", b"three"]);
     damage(&region, inodes[1]);
-    let reason = "a file is being changed by nobody";
+    let reason = "a file was left in the middle of a change";
     let output = run(&["mem", "ls", &region]);
     let (status, said, warning) = text(&output);
     assert_eq!(status, Some(1));

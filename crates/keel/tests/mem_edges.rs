@@ -149,7 +149,7 @@ fn a_place_that_can_hold_no_region_is_named() {
 }
 
 #[test]
-fn a_restored_region_flushes_as_somebody_wants_it() {
+fn a_restored_region_flushes_as_requested() {
     let dir = TempDir::new();
     let image = image(&dir);
     let path = |name: &str| dir.file(name).display().to_string();

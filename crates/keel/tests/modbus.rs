@@ -47,7 +47,7 @@ fn serve(mut stream: TcpStream, is_silent: &AtomicBool) {
 }
 
 #[test]
-fn a_device_is_read_and_its_silence_is_said_with_device_and_reason() {
+fn a_device_is_read_and_its_silence_is_reported_with_reason() {
     let is_silent = Arc::new(AtomicBool::new(false));
     let address = server(&is_silent);
     let config = format!(

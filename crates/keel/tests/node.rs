@@ -136,7 +136,7 @@ fn a_put_that_returned_survives_a_kill() {
 }
 
 #[test]
-fn a_second_node_is_told_who_holds_the_store() {
+fn a_second_node_is_told_the_process_of_the_first() {
     let mut node = Node::start(SMALL);
     let line = node.fails(&["run", "-c", "keel.toml"], 1);
     assert!(
@@ -240,7 +240,7 @@ fn a_watch_shows_changes_as_they_come() {
 }
 
 #[test]
-fn a_reload_applies_what_can_change_and_refuses_what_is_wrong() {
+fn a_reload_applies_changeable_keys_and_refuses_wrong_ones() {
     let strict = format!("{SMALL}[keys]\nauto_create = false\n[[key]]\npattern = \"a\"\n");
     let mut node = Node::start(&strict);
     node.ok(&["put", "a", "1"]);
@@ -293,7 +293,7 @@ fn a_reload_applies_what_can_change_and_refuses_what_is_wrong() {
 }
 
 #[test]
-fn sigterm_acknowledges_what_is_in_flight_and_ends() {
+fn sigterm_acknowledges_readings_in_flight_and_ends() {
     for number in [libc::SIGTERM, libc::SIGINT] {
         let mut node = Node::start(SMALL);
         // Idle clients, and one that watches, do not delay the end.

@@ -54,7 +54,7 @@ fn a_full_store_is_no_obstacle_to_the_end_nor_to_the_next_start() {
 /// The warning comes at the start because of the configuration, then because of the existing values, then because of
 /// the failed checkpoint. In spite of it, readings become durable until the store is full, and the next start works.
 #[test]
-fn a_table_too_large_for_its_store_is_said() {
+fn a_table_too_large_for_its_store_is_reported() {
     let config = SMALL.replace("[line]", "history_mebibytes_max = 100\n[line]");
     let config = format!("{config}[keys]\nkeys_max = 6000\nvalue_bytes_max = 1000\n");
     let mut node = Node::start(&config);
@@ -109,7 +109,7 @@ fn a_table_too_large_for_its_store_is_said() {
 }
 
 #[test]
-fn a_declared_key_too_many_is_said_and_costs_itself_alone() {
+fn a_declared_key_too_many_is_reported_and_left_out_alone() {
     let config = format!("{SMALL}[keys]\nkeys_max = 2\n");
     let mut node = Node::start(&config);
     node.ok(&["put", "a", "1"]);
@@ -214,7 +214,7 @@ fn a_surprising_setting_is_logged_at_the_start() {
 }
 
 #[test]
-fn clients_that_do_not_take_their_history_hold_nobody_up() {
+fn clients_that_do_not_take_their_history_delay_no_others() {
     let node = Node::start(SMALL);
     const COUNT: usize = 30_000;
     send_lines(&node, "m v=1\n".to_owned(), COUNT)

@@ -114,7 +114,7 @@ fn bytes_that_are_no_frame_cost_their_connection() {
 }
 
 #[test]
-fn half_frames_hold_nobody_up() {
+fn half_frames_delay_no_other_client() {
     let node = Node::start(SMALL);
     let whole = frame(PUT, 1, b"{\"key\":\"slow\",\"value\":5}");
     // Cut off at each byte: by a client that disconnects, and by one that stays.
@@ -329,7 +329,7 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
 }
 
 #[test]
-fn a_hundred_idle_connections_cost_themselves() {
+fn a_hundred_idle_connections_delay_no_other_client() {
     let node = Node::start(SMALL);
     // More than connections_max: the oldest silent ones are closed.
     let idle: Vec<Raw> = (0..100).map(|_| node.connect()).collect();
@@ -406,7 +406,7 @@ fn connections_that_are_served_are_not_sent_away() {
 }
 
 #[test]
-fn a_watch_ends_with_the_next_request_and_counts_what_it_did_not_show() {
+fn a_watch_ends_with_the_next_request_and_counts_missed_updates() {
     let node = Node::start(SMALL);
     let mut watch = node.connect();
     let (kind, first) = watch.ask(WATCH, &json!({"pattern": "fast"}));

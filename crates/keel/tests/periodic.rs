@@ -425,7 +425,7 @@ fn a_start_that_comes_while_the_job_runs_is_skipped_and_the_job_ends_with_the_no
 }
 
 #[test]
-fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
+fn a_checked_configuration_describes_its_jobs_and_their_faults() {
     let dir = TempDir::new();
     let file = dir.file("keel.toml");
     let path = file.display().to_string();

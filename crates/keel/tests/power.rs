@@ -533,7 +533,7 @@ const QUESTION: &str = r#"{
 }"#;
 
 #[test]
-fn advise_refuses_missing_figures_and_names_what_it_assumes() {
+fn advise_refuses_missing_figures_and_names_assumed_ones() {
     let dir = TempDir::new();
     let job = dir.file("job.json").display().to_string();
     fs::write(&job, QUESTION).unwrap();
@@ -566,7 +566,7 @@ fn advise_refuses_missing_figures_and_names_what_it_assumes() {
 }
 
 #[test]
-fn advice_that_minimises_cost_says_what_each_figure_does_to_the_cost() {
+fn advice_that_minimises_cost_shows_the_effect_of_each_figure() {
     let dir = TempDir::new();
     let job = dir.file("job.json").display().to_string();
     let prices = "\"version\": 1, \"minimise\": \"cost\",";

@@ -20,7 +20,8 @@ fn can_become_nobody() -> bool {
     if base::mount::effective_ids().0 != 0 {
         println!("skipped: only root can become another user");
     } else if !users.lines().any(|line| line.starts_with(&named)) {
-        println!("skipped: this system has no user {NOBODY_NAME} with the ID {NOBODY}");
+        let id = NOBODY;
+        println!("skipped: this system has no user {NOBODY_NAME} with the ID {id}");
     } else {
         return true;
     }
@@ -88,6 +89,7 @@ fn no_thread_of_a_node_keeps_a_right_of_root() {
     // What the node makes is the user's from the first instant.
     let owner = |path: PathBuf| fs::symlink_metadata(path).unwrap().uid();
     assert_eq!(owner(node.dir.file("keel-data/store.img")), NOBODY);
+    assert_eq!(owner(node.dir.file("keel-data/store.img.lock")), NOBODY);
     assert_eq!(owner(node.socket()), NOBODY);
     assert_eq!(owner(node.dir.file("line.sock")), NOBODY);
     // It serves, reads its configuration again, and ends as any other node.
@@ -115,6 +117,8 @@ fn a_link_in_the_folder_of_the_user_leads_root_to_no_file() {
         if name == "store.img.lock" {
             // The node puts a file of its own in its place.
             node.restart();
+            let lock = fs::symlink_metadata(node.dir.file("keel-data").join(name)).unwrap();
+            assert!(lock.is_file() && lock.uid() == NOBODY, "{lock:?}");
             assert!(node.stop().success(), "{}", node.log());
         } else {
             let output = node.run(&["run", "-c", "keel.toml"]);
@@ -171,9 +175,46 @@ fn a_secret_that_the_user_cannot_read_ends_the_start() {
         let output = node.run(&["run", "-c", "keel.toml"]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("let the user nobody read it"), "{said}");
+        let remedy = format!("let the user {NOBODY_NAME} read it");
+        assert!(said.contains(&remedy), "{said}");
         assert!(said.contains("secret: "), "{said}");
+        // The check of the configuration has told it before.
+        let checked = node.run(&["config", "check", "keel.toml"]);
+        let told = String::from_utf8(checked.stdout).unwrap();
+        let warning = format!("the user {NOBODY_NAME} cannot read ");
+        assert!(told.contains(&warning), "{told}");
     }
+}
+
+#[test]
+fn a_path_that_the_user_cannot_use_is_told_with_the_user_at_the_start_and_by_the_check() {
+    if !can_become_nobody() {
+        return;
+    }
+    let node = node_of_nobody(&format!("socket = \"closed/keel.sock\"\n{SMALL}"));
+    let closed = node.dir.file("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o755)).unwrap();
+    let output = node.run(&["run", "-c", "keel.toml"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let wrong = format!("ermission denied for the user {NOBODY_NAME}");
+    assert!(said.contains(&wrong), "{said}");
+    let checked = node.run(&["config", "check", "keel.toml"]);
+    let told = String::from_utf8(checked.stdout).unwrap();
+    let warning = format!("does not belong to the user {NOBODY_NAME}; chown {NOBODY_NAME}: ");
+    let lines = told.lines();
+    let about: Vec<&str> = lines.filter(|line| line.contains(&warning)).collect();
+    assert_eq!(about.len(), 1, "{told}");
+    assert!(about[0].starts_with("warning: node.socket: "), "{told}");
+    let text = format!("[node]\nuser = \"no-such-user\"\n{SMALL}");
+    fs::write(node.dir.file("keel.toml"), text).unwrap();
+    let checked = node.run(&["config", "check", "keel.toml"]);
+    let told = String::from_utf8(checked.stdout).unwrap();
+    assert!(
+        told.contains("warning: node.user is no-such-user, a user that this machine does not have"),
+        "{told}"
+    );
 }
 
 /// Returns every path below a folder. What stands for the files of a region is not looked into: its folder decides.
@@ -198,7 +239,7 @@ fn too_open(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn no_file_of_a_node_is_open_to_others_whatever_the_umask_is() {
+fn no_file_of_a_node_is_open_to_others_with_any_umask() {
     let dir = TempDir::new();
     let config = "[node]\nsocket = \"made/keel.sock\"\n[store]\nimage = \"made/store.img\"\ncreate_mebibytes = 16\n\
                   [line]\ntcp_listen = \"\"\nunix_socket = \"made/line.sock\"\n\

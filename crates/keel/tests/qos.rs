@@ -64,7 +64,7 @@ fn qos(node: &Node) -> Value {
 }
 
 #[test]
-fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
+fn a_model_identified_on_the_running_node_holds_tardiness() {
     let mut node = Node::prepare(&config(""));
     let folder = machine(&node);
     node.restart();
@@ -410,7 +410,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
 
 /// Most of the values that are valid for one minute but arrive many times a second may be shed.
 #[test]
-fn with_freshness_as_the_quality_of_data_what_is_not_needed_is_left_out() {
+fn freshness_as_the_quality_of_data_sheds_unneeded_updates() {
     let mut node = Node::prepare(&config(
         "gains = \"gains.toml\"\nmode = \"qod-only\"\nquality_of_data = \"fresh\"\n",
     ));

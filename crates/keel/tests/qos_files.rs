@@ -257,7 +257,7 @@ fn gains_of_another_period_or_actuator_are_refused_and_the_status_says_so() {
 }
 
 #[test]
-fn config_check_says_what_qos_comes_to_on_this_machine() {
+fn config_check_describes_qos_on_this_machine() {
     let check = |more: &str| {
         let node = prepared(&configured(more));
         std::fs::create_dir_all(node.dir.file("machine/sys")).unwrap();
@@ -347,7 +347,7 @@ fn config_check_says_what_qos_comes_to_on_this_machine() {
 }
 
 #[test]
-fn the_log_says_what_is_driven_and_each_change_of_it() {
+fn the_log_names_the_driven_inputs_and_each_change() {
     let mut node = prepared(&configured("gains = \"gains.toml\""));
     node.restart();
     let log = node.log();

@@ -151,7 +151,7 @@ fn settings_that_have_vanished_are_put_back_when_they_come_again() {
 }
 
 #[test]
-fn a_kill_is_mended_whatever_is_configured_afterwards() {
+fn a_kill_is_mended_under_any_later_configuration() {
     let node_section = "[node]\nsocket = \"keel-data/other.sock\"\n";
     for (what, after) in [
         ("without [qos]", SMALL.to_owned()),
@@ -249,7 +249,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_file_that_was_cut_is_said_until_it_is_removed() {
+fn a_file_that_was_cut_is_reported_until_it_is_removed() {
     let (mut node, folder) = killed();
     let path = node.dir.file(SAVED);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -315,7 +315,7 @@ fn one_node_at_a_time_drives_a_processor() {
 }
 
 #[test]
-fn a_machine_without_frequencies_is_said_at_once() {
+fn a_machine_without_frequencies_is_reported_at_once() {
     let mut node = prepared("empty");
     std::fs::create_dir(node.dir.file("empty")).unwrap();
     node.restart();
@@ -391,7 +391,7 @@ fn a_task_that_is_moved_to_another_core_takes_its_speed_along() {
 }
 
 #[test]
-fn a_pipe_among_the_settings_stops_nobody() {
+fn a_pipe_among_the_settings_blocks_no_command() {
     let mut node = prepared("machine");
     let folder = machine(&node);
     node.restart();
@@ -453,7 +453,7 @@ fn a_group_that_a_killed_node_has_left_is_emptied_and_said_until_it_is_gone() {
 
 /// A group is not slowed as a whole: the kernel limits only its real-time threads.
 #[test]
-fn a_task_that_rtgroup_does_not_slow_is_said_and_not_identified() {
+fn a_task_that_rtgroup_does_not_slow_is_reported_and_not_identified() {
     let groups = Path::new("/sys/fs/cgroup/cpu");
     let bandwidth = groups.join("cpu.rt_runtime_us");
     // Permission to create a group here equals permission to write its settings, so test the latter.

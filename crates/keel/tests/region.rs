@@ -425,7 +425,7 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
 }
 
 #[test]
-fn a_folder_that_the_node_makes_for_its_region_is_said() {
+fn a_folder_that_the_node_makes_for_its_region_is_logged() {
     let place = Place::new();
     let folder = place.0.clone();
     let inside = Place(folder.join("of/the-region"));
@@ -442,9 +442,9 @@ fn a_folder_that_the_node_makes_for_its_region_is_said() {
 }
 
 #[test]
-fn a_user_who_may_not_read_the_word_beside_the_socket_is_told_so() {
+fn a_user_without_access_to_the_word_beside_the_socket_is_told_so() {
     if base::mount::effective_ids().0 != 0 {
-        println!("skipped: only root can be somebody else");
+        println!("skipped: only root can become another user");
         return;
     }
     let place = Place::new();
@@ -525,7 +525,7 @@ fn checkpoints_that_cannot_be_read_at_a_start_are_not_pushed_out() {
 fn no_region_and_no_checkpoint_keeps_a_node_from_starting() {
     let place = Place::new();
     // The existing file is not a region.
-    std::fs::write(&place.0, "a text of somebody's").unwrap();
+    std::fs::write(&place.0, "a text of another program").unwrap();
     let mut node = Node::start(&place.config(""));
     let log = node.log();
     let warnings = log
@@ -541,7 +541,10 @@ fn no_region_and_no_checkpoint_keeps_a_node_from_starting() {
     assert!(reasons(&node).contains(&"region_unusable".to_owned()));
     assert_eq!(region_of(&node)["served"], false);
     assert!(node.stop().success());
-    assert_eq!(std::fs::read(&place.0).unwrap(), b"a text of somebody's");
+    assert_eq!(
+        std::fs::read(&place.0).unwrap(),
+        b"a text of another program"
+    );
     // The existing file is not a checkpoint: it is neither restored nor replaced by one of an empty region.
     place.remove();
     let more = "checkpoint_image = \"saved.img\"\ncheckpoint_interval_seconds = 1\n";

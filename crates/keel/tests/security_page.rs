@@ -128,7 +128,7 @@ fn wrong_with(row: &str, example: &str, functions: &BTreeSet<String>) -> Option<
 }
 
 #[test]
-fn the_limits_on_the_page_are_those_of_the_code() {
+fn the_limits_on_the_page_match_the_code() {
     let page = crate::page_common::text("security.md");
     let (text, limits) = page.split_once("\n## Limits\n").unwrap();
     let example = crate::common::ok(&["config", "example"]);

@@ -43,7 +43,7 @@ fn made(subscribe: &str, payload: &str) -> (Vec<Value>, Vec<String>) {
 
 /// `{values}` as the default makes it red.
 #[test]
-fn two_tag_sets_were_mixed_in_one_series() {
+fn two_tag_sets_are_two_series() {
     let lines = "disk,device=sda1 used=1\ndisk,path=sda1 used=2";
     let node = Node::start(SMALL);
     assert_eq!(send(&node, lines), "ok 2 0\n");
@@ -127,7 +127,7 @@ fn an_integer_of_json_was_rounded() {
 
 /// A message that is one reading makes it red.
 #[test]
-fn only_one_field_of_a_message_could_be_had() {
+fn several_fields_of_a_message_are_readings() {
     let payload = r#"{"temperature": 21.5, "humidity": 40, "battery": {"percent": 97}, "update": {"state": "idle"}}"#;
     let of = |fields: &str| {
         made(
@@ -153,7 +153,7 @@ fn only_one_field_of_a_message_could_be_had() {
 
 /// Any of the kinds read as `auto` makes it red.
 #[test]
-fn values_in_texts_could_not_be_taken() {
+fn values_in_texts_are_taken() {
     let one = |subscribe: &str, payload: &str| {
         let (readings, refused) = made(subscribe, payload);
         assert_eq!(refused, Vec::<String>::new(), "{payload}");
@@ -202,7 +202,7 @@ fn values_in_texts_could_not_be_taken() {
 
 /// `Time::from_ms` in the intake of lines makes it red.
 #[test]
-fn nanoseconds_were_cut_off() {
+fn nanoseconds_of_lines_are_kept() {
     let node = Node::start(SMALL);
     // Two readings of a sensor at 10 kHz.
     let lines = "m v=1 1700000000123456789\nm v=2 1700000000123556789";
@@ -224,7 +224,7 @@ fn nanoseconds_were_cut_off() {
 
 /// A backslash that escapes another one in a tag makes it red.
 #[test]
-fn two_backslashes_were_read_as_one() {
+fn two_backslashes_in_a_tag_stay_two() {
     let node = Node::start(SMALL);
     let lines = "share,path=\\\\nas\\vol v=1\ncpu,regions=\\\\ east v=2\nlog msg=\"a\\\\b\\c\\\"\"";
     assert_eq!(send(&node, lines), "ok 3 0\n");

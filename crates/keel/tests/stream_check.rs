@@ -137,7 +137,7 @@ fn a_damaged_store_is_whole_after_the_advice_of_check() {
 
 /// An entry that is not a regular file loses its content, and hides no other damage.
 #[test]
-fn check_goes_on_behind_what_is_no_file() {
+fn check_goes_on_behind_an_entry_that_is_no_file() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
     ok(&["stream", "pack", &tree, &store]);

@@ -274,7 +274,7 @@ fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_opened_stops_no_mount_and_is_said() {
+fn a_cache_that_cannot_be_opened_is_reported_and_stops_no_mount() {
     if cannot_mount() {
         return;
     }

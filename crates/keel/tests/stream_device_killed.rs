@@ -36,7 +36,7 @@ fn ends(mut child: Child, what: &str) {
 }
 
 /// Checks what the next mount on the same directory reports about the remains there.
-fn says_what_was_there(dir: &TempDir, at: &str, server: &str, options: &[&str]) {
+fn assert_remains_are_reported(dir: &TempDir, at: &str, server: &str, options: &[&str]) {
     let at = dir.file(at);
     let mut child = keel()
         .args(["stream", "mount", server])
@@ -128,8 +128,9 @@ fn the_next_mount_is_right_after_a_kill_of_an_idle_mount() {
     runs_well(&dir, &mount, ARGUMENTS);
     // Blocks that were written to the disk before are not lost.
     common::wait_until("the cache", || mount.count("cache_written") > 50);
-    // With an open file the dead mount stays in place.
+    // With an open file, and without its guard, the dead mount stays in place.
     let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
+    send(guard_of(&mount), libc::SIGKILL);
     mount.kill();
     // A later access gets an error.
     let error = common::run(&["stream", "status", mount.at.to_str().unwrap()]);
@@ -139,7 +140,7 @@ fn the_next_mount_is_right_after_a_kill_of_an_idle_mount() {
     let mut look = Command::new("ls");
     look.arg("-R").arg(&mount.at);
     ends(start(look), "a look");
-    says_what_was_there(&dir, "at", &address, &options);
+    assert_remains_are_reported(&dir, "at", &address, &options);
     drop(open);
     let again = Mount::start(&dir, "at", server.address, &options);
     runs_well(&dir, &again, ARGUMENTS);
@@ -203,7 +204,41 @@ fn a_dead_mount_is_not_taken_for_alive_from_the_cache_of_the_kernel() {
     // From here on the kernel has cached the directory.
     assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);
     let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
+    send(guard_of(&mount), libc::SIGKILL);
     mount.kill();
-    says_what_was_there(&dir, "at", &server.address.to_string(), &[]);
+    assert_remains_are_reported(&dir, "at", &server.address.to_string(), &[]);
     drop(open);
+}
+
+/// Names that the kernel has cached would make the dead mount look healthy.
+#[test]
+fn the_guard_takes_a_dead_mount_away_that_is_in_use() {
+    if cannot_mount() {
+        return;
+    }
+    if !has_unique_mount_ids() {
+        println!("skipped: this kernel gives mounts no identity of their own (Linux 6.8)");
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let mut mount = Mount::start(&dir, "at", server.address, &[]);
+    let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
+    assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);
+    mount.kill();
+    common::wait_until("an empty directory", || {
+        std::fs::read_dir(&mount.at).is_ok_and(|names| names.count() == 0)
+    });
+    drop(open);
+    let again = Mount::start(&dir, "at", server.address, &[]);
+    runs_well(&dir, &again, ARGUMENTS);
+}
+
+/// Whether the kernel is Linux 6.8 or later.
+fn has_unique_mount_ids() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    (next().unwrap_or(0), next().unwrap_or(0)) >= (6, 8)
 }

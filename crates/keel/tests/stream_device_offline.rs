@@ -10,9 +10,10 @@ use crate::stream_common::device::{
 };
 use crate::stream_common::{
     Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
-    runs_well_at_last, tree, tree_of, wait_learned,
+    runs_well_at_last, tree, tree_of, try_run_within, wait_learned,
 };
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use stream::device::Cache;
 use stream::device::cache::{BlockCache, CacheOptions};
@@ -22,7 +23,7 @@ use stream::device::cache::{BlockCache, CacheOptions};
 const FAR: &str = "900-920";
 const FAR_TABLE_BLOCKS: usize = 1_000;
 
-fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
+fn assert_a_second_run_needs_no_server(dir: &TempDir, cache: &str) {
     tree_of(dir, FAR_TABLE_BLOCKS);
     let mut server = Server::start(&publish(dir), &[]);
     let options = ["--cache", cache];
@@ -58,7 +59,7 @@ fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
 fn a_program_that_ran_once_runs_from_a_cache_in_a_directory() {
     if !cannot_mount() {
         let dir = TempDir::new();
-        what_ran_once_runs_alone(&dir, &path(&dir, "cache"));
+        assert_a_second_run_needs_no_server(&dir, &path(&dir, "cache"));
     }
 }
 
@@ -66,12 +67,12 @@ fn a_program_that_ran_once_runs_from_a_cache_in_a_directory() {
 fn a_program_that_ran_once_runs_from_a_cache_in_a_flash_store() {
     if !cannot_mount() {
         let dir = TempDir::new();
-        what_ran_once_runs_alone(&dir, &flash_image(&dir, "cache.img", "16M"));
+        assert_a_second_run_needs_no_server(&dir, &flash_image(&dir, "cache.img", "16M"));
     }
 }
 
 #[test]
-fn with_neither_server_nor_cache_there_is_one_line_that_says_so() {
+fn a_mount_without_server_and_cache_fails_with_one_line() {
     if cannot_mount() {
         return;
     }
@@ -99,7 +100,7 @@ fn signed_manifest(store: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_cached_manifest_that_somebody_else_has_signed_is_not_believed() {
+fn a_cached_manifest_of_another_signer_is_refused() {
     if cannot_mount() {
         return;
     }
@@ -229,10 +230,9 @@ fn a_pinned_program_runs_without_a_server() {
     wait_learned(&store, 1);
     let said = pin("bin/task", &caches[1]);
     assert_eq!(said["is_learned"], true, "{said}");
-    assert!(
-        said["blocks_wanted"].as_u64().unwrap() < wanted / 2,
-        "{said}"
-    );
+    // A task that has run is pinned with at least as much as one that has not: its program is among it.
+    let learned = said["blocks_wanted"].as_u64().unwrap();
+    assert!(learned >= wanted, "{said}");
     pin("--all", &caches[2]);
     flash_image(&dir, "image", "16M");
     pin("--all", &caches[3]);
@@ -258,8 +258,41 @@ fn a_pinned_program_runs_without_a_server() {
     }
 }
 
+/// A program that ends with an error in an outage has not read what it needs, so the server must not forget the rest.
 #[test]
-fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
+fn a_start_that_fails_in_an_outage_takes_nothing_from_what_was_learned() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    runs_well(&dir, &mount, ARGUMENTS);
+    drop(mount);
+    wait_learned(&store, 1);
+    let list = ["stream", "actions", store.to_str().unwrap(), "--json"];
+    let learned = || ok_json(&list)["actions"][0]["blocks"].clone();
+    let before = learned();
+    assert!(before.as_u64().unwrap() > 0);
+    for _ in 0..3 {
+        let mount = Mount::start(&dir, "at", server.address, &["--deadline-s", "2"]);
+        server.kill();
+        wait_until("no connection", || mount.count("connected") == 0);
+        let mut program = Command::new(mount.program());
+        let ran = try_run_within(program.args(ARGUMENTS), Duration::from_secs(60));
+        let is_well = matches!(&ran, Ok(Some(output)) if output.status.success());
+        assert!(!is_well, "{ran:?}");
+        server.restart();
+        wait_connected(&mount);
+    }
+    server.end();
+    assert_eq!(learned(), before);
+}
+
+#[test]
+fn a_pin_reads_its_blocks_and_names_missing_ones_at_once() {
     if cannot_mount() {
         return;
     }
@@ -311,7 +344,7 @@ fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
 }
 
 #[test]
-fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
+fn a_cache_too_small_to_pin_all_is_reported_and_used_as_far_as_it_goes() {
     if cannot_mount() {
         return;
     }

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use stream::publish::publisher;
-use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Request};
+use stream::wire::{Answer, FrameReader, HeldBlocks, PROTOCOL_VERSION, Request};
 use stream::{BlockAt, Token};
 
 /// A published tree with a program of 50 blocks.
@@ -68,7 +68,7 @@ fn learn(server: SocketAddr, store: &Path, blocks: u32) {
         Request::Begin {
             token,
             task,
-            held: Held::default(),
+            held: HeldBlocks::default(),
         },
         Request::Trace {
             token,
@@ -172,7 +172,7 @@ fn a_device_s_folder_is_refused_as_the_identity_of_a_server() {
 
 /// The size is that of the blocks in the cache, and not that of as many full blocks or of all that is wanted.
 #[test]
-fn pin_tells_the_size_of_what_is_in_the_cache() {
+fn pin_prints_the_size_of_the_blocks_in_the_cache() {
     let dir = TempDir::new();
     std::fs::create_dir_all(dir.file("tree")).unwrap();
     std::fs::write(dir.file("tree/small"), "ten bytes\n").unwrap();
@@ -391,7 +391,7 @@ fn the_folder_of_a_server_without_a_list_is_told_apart() {
 }
 
 #[test]
-fn a_server_that_may_not_write_says_what_to_do() {
+fn a_server_without_write_access_names_the_remedy() {
     let dir = TempDir::new();
     let store = published(&dir);
     std::fs::create_dir(store.join("actions")).unwrap();
@@ -428,7 +428,7 @@ fn with_open_files(soft: u32, hard: u32, store: &Path, clients_max: u32) -> Comm
 }
 
 #[test]
-fn as_many_files_are_opened_as_devices_need_or_that_is_refused() {
+fn a_server_raises_its_limit_of_open_files_or_refuses_to_start() {
     let dir = TempDir::new();
     let store = published(&dir);
     let output = with_open_files(256, 1500, &store, 5_000).output().unwrap();

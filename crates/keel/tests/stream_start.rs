@@ -66,7 +66,7 @@ fn a_server_without_prediction_prefetches_no_block() {
 }
 
 #[test]
-fn the_papers_way_sends_segments() {
+fn mode_paper_sends_segments() {
     if cannot_mount() {
         return;
     }

@@ -12,7 +12,7 @@ use stream::group::GroupAt;
 use stream::link::{Link, LinkSettings, connect};
 use stream::manifest::Manifest;
 use stream::tls::device_config;
-use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Refusal, Request};
+use stream::wire::{Answer, FrameReader, HeldBlocks, PROTOCOL_VERSION, Refusal, Request};
 use stream::{BlockAt, FileId, Token};
 
 /// Timeout after which a test has found an error.
@@ -95,7 +95,7 @@ fn begin(number: u8, task: FileId) -> Request {
     Request::Begin {
         token: token(number),
         task,
-        held: Held::default(),
+        held: HeldBlocks::default(),
     }
 }
 

@@ -46,7 +46,7 @@ fn a_link_that_is_cut_for_a_while_costs_time_alone() {
 }
 
 #[test]
-fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
+fn without_a_link_cached_reads_go_on_and_others_fail_by_the_deadline() {
     if cannot_mount() {
         return;
     }

@@ -73,7 +73,7 @@ fn a_server_killed_at_any_block_of_a_short_action_costs_no_program_its_bytes() {
 }
 
 #[test]
-fn at_random_blocks_of_a_long_action() {
+fn a_server_killed_at_random_blocks_of_a_long_action_costs_no_bytes() {
     if cannot_mount() {
         return;
     }

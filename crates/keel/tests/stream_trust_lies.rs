@@ -320,7 +320,7 @@ fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'sta
             "rejected_greeting",
         ),
         (
-            "a task that nobody began",
+            "a task that the device did not begin",
             before_blocks(|_| {
                 [
                     said(&Answer::Begun {
@@ -464,7 +464,7 @@ fn wrong_blocks_are_never_read() {
 }
 
 #[test]
-fn wrong_words_move_nothing() {
+fn false_messages_of_a_server_are_survived() {
     if cannot_mount() {
         return;
     }

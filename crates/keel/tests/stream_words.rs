@@ -127,7 +127,7 @@ fn a_device_that_was_struck_off_learns_it_also_with_a_cache() {
     let (device, cache) = (path(&dir, "device"), path(&dir, "cache"));
     let options = ["--identity", &device, "--cache", &cache];
     let mut told = Told::start(&dir, server.address, &options);
-    let first = "nobody was known to publish there; ";
+    let first = "no publisher was known; ";
     told.says(first);
     let publisher = std::fs::read_to_string(dir.file("store/publisher.pub")).unwrap();
     assert!(told.told().contains(publisher.trim()), "{}", told.told());
@@ -240,7 +240,7 @@ fn each_reason_not_to_start_has_its_remedy() {
 }
 
 #[test]
-fn going_back_names_what_would_help() {
+fn going_back_to_an_older_version_names_the_remedy() {
     if cannot_mount() {
         return;
     }
@@ -504,7 +504,7 @@ fn a_pin_fetches_all_around_one_damaged_segment_wherever_that_lies() {
 }
 
 #[test]
-fn a_pin_counts_what_is_there_at_its_end() {
+fn a_pin_counts_the_blocks_in_the_cache_at_its_end() {
     if cannot_mount() {
         return;
     }
@@ -565,7 +565,7 @@ fn a_pin_counts_what_is_there_at_its_end() {
     let cache = path(&dir, "cache");
     let (status, said, _) = pin(&server, &["bin/task", "--cache", &cache]);
     assert!(
-        status == Some(0) && said.contains("is believed from now on"),
+        status == Some(0) && said.contains("is trusted from now on"),
         "{said}"
     );
     server.kill();
@@ -691,7 +691,7 @@ fn addresses_and_caches_that_are_none_are_told_apart_without_a_server() {
 }
 
 #[test]
-fn a_pin_whose_lists_of_hashes_do_not_fit_says_at_once_what_would() {
+fn a_pin_whose_lists_of_hashes_do_not_fit_names_a_fitting_size_at_once() {
     if cannot_mount() {
         return;
     }
@@ -721,7 +721,7 @@ fn a_pin_whose_lists_of_hashes_do_not_fit_says_at_once_what_would() {
 }
 
 #[test]
-fn a_mount_on_a_full_disk_says_so_once_and_keeps_what_came_last() {
+fn a_mount_on_a_full_disk_reports_it_once_and_keeps_the_newest_blocks() {
     if cannot_mount() {
         return;
     }

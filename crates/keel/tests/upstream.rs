@@ -544,7 +544,7 @@ fn a_secret_is_read_when_it_is_needed() {
     let has_expired = Arc::new(AtomicBool::new(false));
     let expired = Arc::clone(&has_expired);
     let server = Server::start(move |_, _| match expired.swap(false, Ordering::SeqCst) {
-        true => refusal("401 Unauthorized", "", "who are you"),
+        true => refusal("401 Unauthorized", "", "a token is needed"),
         false => TAKEN.to_owned(),
     });
     let mut node = Node::start(&http(server.port, ""));
@@ -576,10 +576,10 @@ fn a_secret_is_read_when_it_is_needed() {
 }
 
 #[test]
-fn an_upstream_that_fails_gets_it_later_and_what_it_refuses_costs_itself() {
+fn readings_reach_a_failing_upstream_later_except_refused_ones() {
     let server = Server::start(|number, body| match number {
         1 => refusal("503 Service Unavailable", "retry-after: 0\r\n", "not yet"),
-        2 => refusal("401 Unauthorized", "", "who are you"),
+        2 => refusal("401 Unauthorized", "", "a token is needed"),
         3 => "HTTP/1.1 what\r\n\r\n".to_owned(),
         4 => String::new(),
         5 => refusal("500 Internal Server Error", "connection: close\r\n", ""),
@@ -647,7 +647,7 @@ fn an_upstream_at_fault_costs_no_reading() {
 
 /// Without an answer, the cause of the failure is unknown.
 #[test]
-fn a_reading_at_which_every_connection_ends_costs_itself() {
+fn a_reading_at_which_every_connection_ends_is_dropped_alone() {
     let server = Server::start(|_, body| match body.contains("integer=77i") {
         true => String::new(),
         false => TAKEN.to_owned(),
@@ -667,7 +667,7 @@ fn a_reading_at_which_every_connection_ends_costs_itself() {
 }
 
 #[test]
-fn a_page_that_answers_in_between_acknowledges_nothing() {
+fn a_login_page_in_between_acknowledges_no_reading() {
     let is_there = Arc::new(Mutex::new(false));
     let reached = Arc::clone(&is_there);
     let server = Server::start(move |_, _| match *reached.lock().unwrap() {

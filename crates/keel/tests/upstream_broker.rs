@@ -152,7 +152,7 @@ fn put(node: &Node, key: &str, values: std::ops::Range<u32>) -> BTreeSet<String>
 
 /// A broker that accepts connections and messages, but acknowledges none.
 #[test]
-fn one_that_acknowledges_nothing_is_not_connected() {
+fn a_broker_that_acknowledges_no_message_is_not_connected() {
     let broker = Broker::start(|_, _| Reply::Nothing);
     let mut node = Node::start(&config(broker.port, "answer_ms_max = 200\n"));
     // The missing acknowledgements show only after something was sent.
@@ -176,7 +176,7 @@ fn one_that_acknowledges_nothing_is_not_connected() {
 /// An error about the broker itself or about this client, in an answer or at the end of the connection, drops no
 /// reading.
 #[test]
-fn one_at_fault_costs_no_reading() {
+fn a_broker_at_fault_costs_no_reading() {
     let refusals = [
         Reply::Answer(NOT_AUTHORIZED),
         Reply::Answer(QUOTA_EXCEEDED),
@@ -210,7 +210,7 @@ fn one_at_fault_costs_no_reading() {
 
 /// A reason that may concern the message: in the end only that reading is dropped.
 #[test]
-fn a_reading_at_which_it_ends_every_connection_costs_itself() {
+fn a_reading_at_which_a_broker_ends_connections_is_dropped_alone() {
     for (refusal, inflight_max) in [
         (Reply::End(TOO_LARGE), 1),
         (Reply::End(TOO_LARGE), 20),
@@ -269,7 +269,7 @@ fn a_topic_without_permission_does_not_block_the_others() {
 
 /// The same after a message to a refused topic, also if no other message is in flight.
 #[test]
-fn a_reading_that_is_refused_behind_a_closed_topic_costs_itself() {
+fn a_reading_that_is_refused_behind_a_closed_topic_is_dropped_alone() {
     for (refusal, inflight_max) in [
         (Reply::End(TOO_LARGE), 20),
         (Reply::Answer(UNSPECIFIED), 20),

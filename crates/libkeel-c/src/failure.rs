@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_table() {
+    fn codes_match_the_table() {
         for (value, code) in [
             (KEEL_IO, Code::Io),
             (KEEL_CORRUPT, Code::Corrupt),

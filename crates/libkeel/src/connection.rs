@@ -46,7 +46,7 @@ pub enum ConnectionError {
     #[error("the request has more than {REQUEST_BYTES_MAX} bytes")]
     TooLong,
     /// The output for which the answer was meant no longer has a reader.
-    #[error("nobody reads the output any more")]
+    #[error("the output has no reader any more")]
     NoReader,
     /// The node has answered with an error.
     #[error("{}: {}", .0.thing, .0.wrong)]
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_answer_is_none() {
+    fn an_incomplete_answer_is_none() {
         let mute = Mute::new();
         let mut connection = mute.connect().unwrap();
         let (mut other, _) = mute.1.accept().unwrap();
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_has_gone_ends_the_wait() {
+    fn a_closed_reader_ends_the_wait() {
         let mute = Mute::new();
         let connection = mute.connect().unwrap();
         let (reader, writer) = io::pipe().unwrap();

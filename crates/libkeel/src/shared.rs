@@ -38,7 +38,7 @@ impl Shared {
         let shown = path_beside(socket);
         let shown = shown.display();
         let found = Whereabouts::beside(socket).map_err(|error| {
-            let remedy = "join the group that it belongs to, or run as a user who may read it";
+            let remedy = "join the group that it belongs to, or run as a user with read access";
             Error::new(Code::from_io(&error), &shown, error, remedy)
         })?;
         let Some(found) = found else {
@@ -46,7 +46,7 @@ impl Shared {
         };
         let region = &found.region;
         let attachment = Attachment::open(region.as_ref(), AT, false).map_err(|error| {
-            let remedy = "run as a user who may read the region";
+            let remedy = "run as a user with read access to the region";
             Error::new(error.code(), region, error, remedy)
         })?;
         let attachment = NonNull::from(Box::leak(Box::new(attachment)));

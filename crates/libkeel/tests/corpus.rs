@@ -6,6 +6,6 @@ mod messages;
 mod replay;
 
 #[test]
-fn messages_from_anywhere_do_no_harm() {
+fn the_corpus_of_node_messages_holds() {
     replay::replay("node_messages", messages::node_messages);
 }

@@ -106,7 +106,7 @@ fn puts_go_in_order_and_each_has_its_ticket() {
 
 /// A node of an earlier version knows no `time_ns`, and must not store the reading at another time. It takes whole ms.
 #[test]
-fn an_older_node_refuses_only_what_it_cannot_keep() {
+fn an_older_node_refuses_only_times_below_milliseconds() {
     let (_folder, fake, _node, key) = attached_to(|_, message| {
         let fields = message.as_object().unwrap();
         let unknown = fields

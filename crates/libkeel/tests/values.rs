@@ -396,7 +396,7 @@ fn a_read_makes_no_system_call() {
 }
 
 #[test]
-fn a_child_after_fork_is_refused_and_does_no_harm() {
+fn a_child_after_fork_is_refused_and_disturbs_no_parent() {
     let folder = Folder::new();
     let _node = silent(&folder);
     let served = Served::start(&folder, 1);

@@ -27,15 +27,15 @@ struct keel_mem_slice {
 /* Lends `length` bytes from byte `offset` of the file behind `descriptor`, which may be closed then. The file gets memory
  * of its own for it, in whole pages of 2 MiB.
  * 0; or -1 with errno: EBADF not a file of a region, or not open for reading; EINVAL a bad range or pointer; EISDIR;
- * ENOSPC; EROFS a region attached for reading, and a file that nobody has lent or mapped before. */
+ * ENOSPC; EROFS a region attached for reading, and a file that was neither lent nor mapped before. */
 int keel_mem_lend(int descriptor, off_t offset, size_t length, struct keel_mem_slice *slice);
 
-/* Waits until nobody writes the file, and stores a number of that moment.
+/* Waits until no program writes the file, and stores a number of that moment.
  * 0; or -1 with errno: EINVAL not a slice that is lent; EUCLEAN the region is damaged. */
 int keel_mem_moment(const struct keel_mem_slice *slice, uint64_t *moment);
 
-/* 1 when nobody has written the file since that moment: what was read in between is of one moment. 0 otherwise. Writers
- * that have mapped the file are not seen. */
+/* 1 when no program has written the file since that moment: bytes read in between are of one moment. 0 otherwise.
+ * Writers that have mapped the file are not seen. */
 int keel_mem_is_still(const struct keel_mem_slice *slice, uint64_t moment);
 
 /* Gives it back; the slice is empty then. NULL and a slice that was released are no error. */

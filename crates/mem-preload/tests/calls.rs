@@ -151,7 +151,7 @@ fn cancelled_threads_end_and_hold_nothing() {
 }
 
 #[test]
-fn children_get_what_they_are_told_to() {
+fn children_started_with_closed_descriptors_run_alike() {
     if is_installed("cc") {
         in_both(&Both::new(CAPACITY_BYTES), "children.c");
     }

@@ -51,7 +51,7 @@ fn a_program_in_c_reads_a_file_where_it_lies() {
 }
 
 #[test]
-fn a_program_that_is_linked_with_the_library_needs_nobody_to_start_it() {
+fn a_program_linked_with_the_library_starts_without_keel_mem_run() {
     let both = Both::new(64 << 20);
     let program = compiled(&both, "examples/lend.c");
     let write = "printf 'abc' > /keel/file";

@@ -117,7 +117,7 @@ fn a_user_without_write_permission_reads_and_gets_read_only_errors() {
 }
 
 #[test]
-fn a_position_is_one_for_all_who_share_a_descriptor() {
+fn processes_that_share_a_descriptor_share_its_position() {
     if !is_installed("python3") {
         return;
     }
@@ -153,7 +153,7 @@ print(open("/keel/d/g").read(), sum(1 for line in open("/keel/long")), sorted(os
 }
 
 #[test]
-fn a_reader_gets_what_a_writer_has_opened() {
+fn a_program_without_rights_reads_an_inherited_descriptor() {
     // SAFETY: it only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: only root can become another user");
@@ -165,9 +165,10 @@ fn a_reader_gets_what_a_writer_has_opened() {
     let shared = Shared::new();
     assert_eq!(shared.writing("sh", MAKE), "exit status: 0");
     let library = shared.library.display();
+    let id = NOBODY;
     let script = format!(
         "export LD_PRELOAD={library}; cd /; exec 3< $HERE/f; read line <&3; \
-         setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups cat <&3"
+         setpriv --reuid {id} --regid {id} --clear-groups cat <&3"
     );
     assert_eq!(shared.writing("sh", &script), "two\nthree\nexit status: 0");
 }

@@ -86,7 +86,7 @@ fn main() {
         ("create and remove, each", create),
     ];
     let scenes = regions.each_ref().map(|(region, _)| {
-        let writer = region.writer().expect("nobody else writes");
+        let writer = region.writer().expect("the only writer");
         let large = writer
             .create(ROOT_INODE, b"large", &FILE)
             .expect("there is room");

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn its_number_says_the_same_again() {
+    fn a_flush_round_trips_through_its_number() {
         for flush in [Flush::None, Flush::CacheLines] {
             assert_eq!(Flush::from_number(flush.as_number()), Some(flush));
         }

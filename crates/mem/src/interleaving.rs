@@ -181,7 +181,7 @@ fn settle_all(region: &Region) {
 }
 
 #[test]
-fn two_never_hold_a_lock_and_the_dead_do_not_keep_it() {
+fn a_lock_has_one_holder_and_is_taken_from_dead_ones() {
     let work = |scratch: &Scratch, process: usize| {
         let region = &scratch.regions[process];
         let writer = region.writer().unwrap();
@@ -197,7 +197,11 @@ fn two_never_hold_a_lock_and_the_dead_do_not_keep_it() {
             for _ in 0..4 {
                 region.set_lane_word(writer.lane, word::LAST_END, 0);
             }
-            assert_eq!(HOLDER.get(), me, "somebody took the lock from the living");
+            assert_eq!(
+                HOLDER.get(),
+                me,
+                "another process took the lock from a living one"
+            );
             HOLDER.set(0);
             writer.unlock_inode(at);
         }
@@ -206,7 +210,10 @@ fn two_never_hold_a_lock_and_the_dead_do_not_keep_it() {
     run("locks", orders(20_000), work, |scratch| {
         settle_all(scratch.regions.last().unwrap());
     });
-    assert!(TAKEN_OVER.get() > 1000, "hardly anybody died with the lock");
+    assert!(
+        TAKEN_OVER.get() > 1000,
+        "hardly any process died with the lock"
+    );
 }
 
 #[test]

@@ -514,7 +514,7 @@ impl Region {
                 // The moment between the release of a lane and its next owner's lock also looks like this.
                 orphaned += 1;
                 if orphaned > ORPHANED_MAX {
-                    let what = "a lock is held by a lane that nobody has";
+                    let what = "a lock is held by a lane without an owner";
                     return Err(Error::Damaged { at, what });
                 }
             } else if owner != self.owner().as_word() {

@@ -75,7 +75,7 @@ fn own(descriptor: RawFd) -> OwnedFd {
 }
 
 #[test]
-fn a_deleted_file_lives_as_long_as_somebody_has_it_open() {
+fn a_deleted_file_lives_until_its_last_descriptor_closes() {
     let scratch = Scratch::new("deleted");
     let (here, there) = (scratch.attach(), scratch.attach());
     let made = here
@@ -139,7 +139,7 @@ fn the_last_to_close_a_deleted_file_gives_it_back() {
 }
 
 #[test]
-fn descriptors_share_what_a_description_knows() {
+fn descriptors_share_the_state_of_their_description() {
     let scratch = Scratch::new("shared");
     let (here, there) = (scratch.attach(), scratch.attach());
     let made = here
@@ -501,7 +501,7 @@ fn lent_bytes_stay_in_place_and_show_later_writes() {
 }
 
 #[test]
-fn one_answers_for_a_file_until_he_lets_it_go() {
+fn one_process_claims_a_file_until_it_releases_it() {
     let scratch = Scratch::new("claimed");
     let (here, there) = (scratch.attach(), scratch.attach());
     let writer = here.writer().unwrap();
@@ -570,7 +570,7 @@ fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
     std::fs::remove_file(&path).unwrap();
     std::fs::remove_dir_all(path.with_extension("stubs")).unwrap();
     if !is_kept {
-        println!("skipped: this process may not lock so much memory ({kept:?})");
+        println!("skipped: this process may not lock the memory of a region ({kept:?})");
         return;
     }
     assert_eq!(after, before, "memory was made");
@@ -580,7 +580,7 @@ fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
 /// Threads open, delete, close and sweep at the same time, each from its own attachment: the kernel's locks treat the
 /// attachments like separate processes.
 #[test]
-fn an_open_file_keeps_its_bytes_whoever_deletes_and_sweeps() {
+fn an_open_file_keeps_its_bytes_while_others_delete_and_sweep() {
     const THREADS: u64 = 4;
     let scratch = Scratch::new("races");
     let free = scratch.attach().region().free_bytes();

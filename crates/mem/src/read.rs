@@ -182,7 +182,7 @@ impl Wait {
         }
         region.patience.is_spent(dead);
         looked?;
-        let what = "a file is being changed by nobody";
+        let what = "a file was left in the middle of a change";
         Err(Error::Damaged { at: inode_at, what })
     }
 }

@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_stubs_say_what_they_stand_for() {
+    fn names_of_stubs_encode_their_inodes() {
         for (inode, generation, is_directory) in [
             (1, 1, true),
             (0, 0, false),

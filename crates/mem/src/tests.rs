@@ -94,7 +94,7 @@ fn names(writer: &Writer<'_>, directory: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_region_is_what_it_was_when_opened_again() {
+fn a_region_opened_again_has_its_content() {
     let scratch = Scratch::new("again");
     let region = scratch.region(32 << 20);
     let writer = region.writer().unwrap();
@@ -171,7 +171,7 @@ fn a_file_that_is_no_region_is_refused() {
 }
 
 #[test]
-fn calls_do_what_they_do_to_a_map_of_names() {
+fn calls_agree_with_a_map_of_names() {
     let scratch = Scratch::new("model");
     let region = scratch.region(48 << 20);
     let writer = region.writer().unwrap();
@@ -258,7 +258,7 @@ fn calls_do_what_they_do_to_a_map_of_names() {
 }
 
 #[test]
-fn directories_nest_and_refuse_what_makes_no_sense() {
+fn directories_nest_and_refuse_invalid_changes() {
     let scratch = Scratch::new("directories");
     let region = scratch.region(32 << 20);
     let writer = region.writer().unwrap();
@@ -578,7 +578,7 @@ fn two_threads_see_each_others_writes_whole() {
 }
 
 #[test]
-fn files_that_nobody_changes_are_waited_for_once() {
+fn files_left_in_a_change_are_waited_for_once() {
     let scratch = Scratch::new("stuck");
     let region = scratch.region(24 << 20);
     let writer = region.writer().unwrap();

@@ -9,11 +9,11 @@ mod replay;
 use replay::replay;
 
 #[test]
-fn mem_region() {
+fn the_corpus_of_mem_region_holds() {
     replay("mem_region", entries::mem_region);
 }
 
 #[test]
-fn mem_checkpoint() {
+fn the_corpus_of_mem_checkpoint_holds() {
     replay("mem_checkpoint", entries::mem_checkpoint);
 }

@@ -101,7 +101,7 @@ fn in_role(role: &str) -> Option<(PathBuf, u64)> {
 
 /// The number of kills; `KEEL_MEM_KILLS` sets another number, for longer runs.
 const KILLS: u64 = 1000;
-const KILLED_TEST: &str = "processes::whoever_is_killed_leaves_everything_whole";
+const KILLED_TEST: &str = "processes::killed_processes_leave_a_region_whole";
 
 /// Maximum number of writes in a row.
 const OVERWRITES_MAX: u64 = 300;
@@ -360,7 +360,7 @@ impl Drop for Victims {
 }
 
 #[test]
-fn whoever_is_killed_leaves_everything_whole() {
+fn killed_processes_leave_a_region_whole() {
     if let Some((region, seed)) = in_role("victim") {
         live_until_killed(&region, seed);
     }

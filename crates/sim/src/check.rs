@@ -1,93 +1,17 @@
-//! The invariants, and the comparison of what is found with what the ledger says.
+//! The comparison of what is found in a log, or on a device, with what the ledger says.
 
-use std::fmt;
 use std::ops::ControlFlow;
 
 use base::sim::SimDevice;
-use db::{Time, scan_log};
+use db::{LogEntry, ScanReport, scan_log};
 use flash::{OpenOptions, Store};
 
+use crate::clock::Probes;
 use crate::device::Device;
+use crate::invariant::{Broken, Invariant};
 use crate::ledger::Ledger;
+use crate::logged::Logged;
 use crate::sensors::Feed;
-
-/// What must hold. `DESIGN.md` has all of them, with their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Invariant {
-    /// I1.
-    NothingLost,
-    /// I2.
-    NothingAltered,
-    /// I3.
-    NothingInvented,
-    /// I4.
-    Order,
-    /// I6.
-    Taken,
-    /// I13.
-    TrueAcknowledgement,
-    /// I14.
-    StartEnds,
-}
-
-impl Invariant {
-    /// Its number in `DESIGN.md`.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::NothingLost => "I1",
-            Self::NothingAltered => "I2",
-            Self::NothingInvented => "I3",
-            Self::Order => "I4",
-            Self::Taken => "I6",
-            Self::TrueAcknowledgement => "I13",
-            Self::StartEnds => "I14",
-        }
-    }
-
-    const fn text(self) -> &'static str {
-        match self {
-            Self::NothingLost => "no acknowledged reading is lost",
-            Self::NothingAltered => "no reading is altered",
-            Self::NothingInvented => "no reading is invented",
-            Self::Order => "the readings of a key keep their order",
-            Self::Taken => "a right reading is taken, and a taken one becomes durable",
-            Self::TrueAcknowledgement => "what is acknowledged is on the device",
-            Self::StartEnds => "a start ends, within its bounds",
-        }
-    }
-}
-
-/// An invariant that does not hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
-    pub(crate) invariant: Invariant,
-    /// What was found.
-    pub(crate) found: String,
-}
-
-impl Broken {
-    pub(crate) fn new(invariant: Invariant, found: impl Into<String>) -> Self {
-        Self {
-            invariant,
-            found: found.into(),
-        }
-    }
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, text) = (self.invariant.name(), self.invariant.text());
-        write!(f, "{name} ({text}) does not hold: {}", self.found)
-    }
-}
-
-/// A reading as the log has it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Logged<'a> {
-    pub(crate) sensor: Option<u16>,
-    pub(crate) time: Time,
-    pub(crate) value: &'a [u8],
-}
 
 /// What was found of a log, in its order.
 pub(crate) struct Found {
@@ -97,6 +21,8 @@ pub(crate) struct Found {
     last: Vec<Option<u64>>,
     /// Readings that were found again.
     again: u64,
+    /// Of two copies of a reading, the first one may be missing: damaged, deleted or not read.
+    misses_copies: bool,
 }
 
 impl Found {
@@ -105,7 +31,13 @@ impl Found {
             times: Vec::new(),
             last: vec![None; feed.sensors().count()],
             again: 0,
+            misses_copies: false,
         }
+    }
+
+    /// From now on, the first of two copies of a reading may be missing.
+    pub(crate) fn miss_copies(&mut self) {
+        self.misses_copies = true;
     }
 
     /// Returns how many readings were found again.
@@ -123,31 +55,8 @@ impl Found {
         ledger: &Ledger,
         logged: &Logged<'_>,
     ) -> Result<(), Broken> {
-        let invented = |why: String| Err(Broken::new(Invariant::NothingInvented, why));
-        let Some(sensor) = logged.sensor else {
-            return invented(format!("a key of no sensor, at {} ns", logged.time.ns()));
-        };
-        let Some(number) = feed.number_of(sensor, logged.time) else {
-            let ns = logged.time.ns();
-            return invented(format!("sensor {sensor} has no reading at {ns} ns"));
-        };
-        if logged.time != feed.time(number) || logged.value != feed.value(number) {
-            let found = format!(
-                "reading {number} has {} ns and {:?} instead of {} ns and {:?}",
-                logged.time.ns(),
-                logged.value,
-                feed.time(number).ns(),
-                feed.value(number)
-            );
-            return Err(Broken::new(Invariant::NothingAltered, found));
-        }
-        if ledger.is_refused(number) {
-            return invented(format!("reading {number} was refused"));
-        }
+        let number = logged.number(feed, ledger)?;
         let taken = ledger.times_taken(number);
-        if taken == 0 {
-            return invented(format!("reading {number} was never taken"));
-        }
         let place = number as usize;
         if self.times.len() <= place {
             self.times.resize(place + 1, 0);
@@ -155,18 +64,21 @@ impl Found {
         self.times[place] = self.times[place].saturating_add(1);
         let times = self.times[place];
         if times > taken {
-            return invented(format!(
-                "reading {number} is there {times} times, and was taken {taken} times"
-            ));
+            let found =
+                format!("reading {number} is there {times} times, and was taken {taken} times");
+            return Err(Broken::new(Invariant::NothingInvented, found));
         }
         if times > 1 {
             self.again += 1;
             return Ok(());
         }
-        let last = &mut self.last[usize::from(sensor)];
+        let last = &mut self.last[usize::from(feed.sensor(number))];
         if let Some(before) = *last
             && before >= number
         {
+            if self.misses_copies && taken > 1 {
+                return Ok(());
+            }
             let found = format!("reading {number} comes after {before} of the same sensor");
             return Err(Broken::new(Invariant::Order, found));
         }
@@ -174,20 +86,31 @@ impl Found {
         Ok(())
     }
 
-    fn has(&self, number: u64) -> bool {
+    /// Whether the reading was found.
+    pub(crate) fn has(&self, number: u64) -> bool {
         self.times
             .get(number as usize)
             .is_some_and(|times| *times > 0)
     }
 
-    /// Checks that every acknowledged reading was found.
+    /// Returns the first acknowledged reading that was not found, although nothing excuses that. Counted damage does,
+    /// and so does a number in the log below `gone_end`.
+    fn first_lost(&self, ledger: &Ledger, gone_end: u64) -> Option<u64> {
+        (0..ledger.end()).find(|number| ledger.is_owed(*number, gone_end) && !self.has(*number))
+    }
+
+    /// Checks that every acknowledged reading was found. Those whose number in the log is below `gone_end` are deleted
+    /// and may be missing.
     ///
     /// # Errors
     /// The invariant that says so.
-    pub(crate) fn complete(&self, ledger: &Ledger, invariant: Invariant) -> Result<(), Broken> {
-        let lost =
-            (0..ledger.end()).find(|number| ledger.is_acknowledged(*number) && !self.has(*number));
-        lost.map_or(Ok(()), |number| {
+    pub(crate) fn complete(
+        &self,
+        ledger: &Ledger,
+        gone_end: u64,
+        invariant: Invariant,
+    ) -> Result<(), Broken> {
+        self.first_lost(ledger, gone_end).map_or(Ok(()), |number| {
             let found = format!("reading {number} was acknowledged and is not there");
             Err(Broken::new(invariant, found))
         })
@@ -211,67 +134,209 @@ impl Found {
     }
 }
 
+/// What must be on a device.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected<'a> {
+    pub(crate) feed: &'a Feed<'a>,
+    pub(crate) ledger: &'a Ledger,
+    /// Readings numbered below this were durable.
+    pub(crate) durable_end: u64,
+    /// Readings numbered below this may be deleted: retention has counted them.
+    pub(crate) gone_end: u64,
+    /// The device has broken its contract: what is lost must be counted as damage.
+    pub(crate) is_harmed: bool,
+    /// Readings to which the node gives the time.
+    pub(crate) probes: Option<&'a Probes>,
+    /// What does not hold if something is lost.
+    pub(crate) invariant: Invariant,
+}
+
+impl Expected<'_> {
+    /// Says that something is lost.
+    fn lost<T>(&self, found: String) -> Result<T, Broken> {
+        Err(Broken::new(self.invariant, found))
+    }
+}
+
+/// What was found on a device.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// Whether the store opens; it may not if the device has broken its contract.
+    pub(crate) opens: bool,
+    /// Number in the log of its first reading.
+    pub(crate) first: Option<u64>,
+    /// Acknowledged readings that are not there, and whose loss is counted.
+    pub(crate) lost: Vec<u64>,
+}
+
+/// What reading a log from its beginning has found.
+struct ReadLog {
+    found: Found,
+    /// Number of its first reading.
+    first: Option<u64>,
+    /// The number after its last reading.
+    end: u64,
+    /// Its readings numbered below `durable_end`.
+    below: u64,
+    report: ScanReport,
+}
+
+impl ReadLog {
+    fn new(expected: &Expected<'_>) -> Self {
+        let mut found = Found::new(expected.feed);
+        if expected.is_harmed || expected.gone_end > 0 {
+            found.miss_copies();
+        }
+        Self {
+            found,
+            first: None,
+            end: 0,
+            below: 0,
+            report: ScanReport::default(),
+        }
+    }
+
+    /// Compares the next reading of the log.
+    ///
+    /// # Errors
+    /// I2, I3 or I4.
+    fn add(&mut self, entry: &LogEntry<'_>, expected: &Expected<'_>) -> Result<(), Broken> {
+        self.first.get_or_insert(entry.lsn);
+        self.end = entry.lsn + 1;
+        self.below += u64::from(entry.lsn < expected.durable_end);
+        // A name that is not there is a loss, and the report counts it.
+        let Some(key) = entry.key else {
+            return Ok(());
+        };
+        let probes = expected.probes;
+        match probes.and_then(|probes| probes.index_of(key).zip(Some(probes))) {
+            Some((probe, probes)) => probes.check_logged(probe, entry),
+            None => {
+                let logged = Logged {
+                    sensor: expected.feed.sensor_of(key),
+                    time: entry.time,
+                    value: entry.value,
+                };
+                self.found.add(expected.feed, expected.ledger, &logged)
+            }
+        }
+    }
+}
+
 /// Checks what is left on a device: the store opens and is whole. Its log has every acknowledged reading and every
-/// reading numbered below `durable_end`, and nothing else than what was taken.
+/// reading numbered below `durable_end`. Only the oldest ones may be missing, as retention has counted them. Nothing
+/// else is there than what was taken.
 ///
 /// # Errors
 /// `invariant` for what is lost; I2, I3 or I4.
-pub(crate) fn image(
-    device: SimDevice,
-    feed: &Feed<'_>,
-    ledger: &Ledger,
-    durable_end: u64,
-    invariant: Invariant,
-) -> Result<(), Broken> {
-    let lost = |found: String| Err(Broken::new(invariant, found));
+pub(crate) fn image(device: SimDevice, expected: &Expected<'_>) -> Result<Contents, Broken> {
     let mut store = match Store::open(Device::image(device), &OpenOptions::default()) {
         Ok(store) => store,
-        Err(error) => return lost(format!("the store does not open: {error}")),
+        Err(_) if expected.is_harmed => return Ok(Contents::default()),
+        Err(error) => return expected.lost(format!("the store does not open: {error}")),
     };
-    let mut found = Found::new(feed);
-    let mut below = 0;
+    let Some(log) = read_log(&mut store, expected)? else {
+        return Ok(Contents::default());
+    };
+    let lost = match expected.is_harmed {
+        true => check_harmed(&mut store, &log, expected)?,
+        false => {
+            check_whole(&mut store, &log, expected)?;
+            Vec::new()
+        }
+    };
+    Ok(Contents {
+        opens: true,
+        first: log.first,
+        lost,
+    })
+}
+
+/// Reads the log of a store from its beginning. Returns `None` if it cannot be read because of damage.
+fn read_log(store: &mut Store<Device>, expected: &Expected<'_>) -> Result<Option<ReadLog>, Broken> {
+    let mut log = ReadLog::new(expected);
     let mut broken = None;
-    let scanned = scan_log(&mut store, &mut |entry| {
-        below += u64::from(entry.lsn < durable_end);
-        // A name that is not there is a loss, and the report counts it.
-        let Some(key) = entry.key else {
-            return ControlFlow::Continue(());
-        };
-        let logged = Logged {
-            sensor: feed.sensor_of(key),
-            time: entry.time,
-            value: entry.value,
-        };
-        match found.add(feed, ledger, &logged) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                broken = Some(error);
-                ControlFlow::Break(())
-            }
+    let scanned = scan_log(store, &mut |entry| match log.add(entry, expected) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            broken = Some(error);
+            ControlFlow::Break(())
         }
     });
     if let Some(broken) = broken {
         return Err(broken);
     }
-    let report = match scanned {
+    log.report = match scanned {
         Ok(report) => report,
-        Err(error) => return lost(format!("the log cannot be read: {error}")),
+        Err(_) if expected.is_harmed => return Ok(None),
+        Err(error) => return expected.lost(format!("the log cannot be read: {error}")),
     };
-    if report.readings_unnamed > 0 {
-        let unnamed = report.readings_unnamed;
-        return lost(format!("the names of {unnamed} readings are not there"));
-    }
-    found.complete(ledger, invariant)?;
-    if below < durable_end {
-        return lost(format!(
-            "readings below {durable_end} were durable, and {below} of them are there"
+    Ok(Some(log))
+}
+
+/// Checks the log of a device that has broken its contract. What is lost must be counted as damage, or be taken back
+/// with the end of the log. Returns the acknowledged readings that are lost.
+fn check_harmed(
+    store: &mut Store<Device>,
+    log: &ReadLog,
+    expected: &Expected<'_>,
+) -> Result<Vec<u64>, Broken> {
+    let ledger = expected.ledger;
+    let is_missing =
+        |number: &u64| ledger.is_owed(*number, expected.gone_end) && !log.found.has(*number);
+    let missing: Vec<u64> = (0..ledger.end()).filter(is_missing).collect();
+    let is_counted = log.report.damage.any()
+        || log.report.readings_unnamed > 0
+        || check_store(store, expected.invariant).is_err();
+    // A lost write of a record takes back the last calls, and what they have appended: nothing can count that.
+    let is_taken_back = log.end < expected.durable_end;
+    if let Some(number) = missing.first()
+        && !is_counted
+        && !is_taken_back
+    {
+        return expected.lost(format!(
+            "reading {number} was acknowledged and is not there, and nothing counts it"
         ));
     }
-    let damage = report.damage;
-    if damage.readings_missing > 0 || damage.records_damaged > 0 {
-        return lost(format!("damage without a fault: {damage:?}"));
+    Ok(missing)
+}
+
+/// Checks the log of a device that has kept its contract: only what retention has counted is missing, and nothing is
+/// damaged.
+fn check_whole(
+    store: &mut Store<Device>,
+    log: &ReadLog,
+    expected: &Expected<'_>,
+) -> Result<(), Broken> {
+    let Expected {
+        durable_end,
+        gone_end,
+        ..
+    } = *expected;
+    if log.report.readings_unnamed > 0 {
+        let unnamed = log.report.readings_unnamed;
+        return expected.lost(format!("the names of {unnamed} readings are not there"));
     }
-    check_store(&mut store, invariant)
+    let begin = log.first.unwrap_or(durable_end);
+    if begin > gone_end {
+        return expected.lost(format!(
+            "the log begins with {begin}, and what is below {gone_end} is counted as deleted"
+        ));
+    }
+    log.found
+        .complete(expected.ledger, begin, expected.invariant)?;
+    let due = durable_end.saturating_sub(begin);
+    let below = log.below;
+    if below < due {
+        return expected.lost(format!(
+            "readings from {begin} to {durable_end} were durable, and {below} of these {due} are there"
+        ));
+    }
+    let damage = log.report.damage;
+    if damage.readings_missing > 0 || damage.records_damaged > 0 {
+        return expected.lost(format!("damage without a fault: {damage:?}"));
+    }
+    check_store(store, expected.invariant)
 }
 
 /// Checks the store itself: damage that has cost nothing yet will cost something later.
@@ -288,6 +353,7 @@ fn check_store(store: &mut Store<Device>, invariant: Invariant) -> Result<(), Br
 mod tests {
     use super::*;
     use crate::sensors::Sensors;
+    use db::Time;
 
     /// What `add` says of a reading, and what it has found so far.
     struct Case<'s> {
@@ -360,7 +426,10 @@ mod tests {
         assert_eq!(case.add_right(first), Some(Invariant::Order));
         // It is there now, and it was taken twice.
         assert_eq!((case.add_right(first), case.found.again()), (None, 1));
-        let complete = |case: &Case<'_>| case.found.complete(&case.ledger, Invariant::NothingLost);
+        let complete = |case: &Case<'_>| {
+            let (ledger, invariant) = (&case.ledger, Invariant::NothingLost);
+            case.found.complete(ledger, 0, invariant)
+        };
         case.ledger.acknowledge(first);
         assert_eq!(complete(&case), Ok(()));
         case.ledger.acknowledge(11);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use base::clock::Clock;
-use base::sim::{Keep, LatencyModel, Random, SimClock, SimDevice};
+use base::sim::{FaultCounters, FaultPlan, Keep, LatencyModel, Random, SimClock, SimDevice};
 
 /// Gap before the first moment that is kept, in unflushed writes. Each gap is twice as long as the one before, so a
 /// long life keeps few more moments than a short one.
@@ -14,6 +14,19 @@ const FIRST_GAP: u64 = 100;
 const WEIGHT_MAX: u64 = 8;
 /// The first sector of each block of a request, and no other.
 const FIRST_SECTORS: u64 = 0x0101_0101_0101_0101;
+const CERTAIN_PPM: u32 = 1_000_000;
+/// A plan by which each request fails.
+const ALL_FAIL: FaultPlan = FaultPlan {
+    write_lost_ppm: 0,
+    write_misdirected_ppm: 0,
+    write_rot_ppm: 0,
+    write_error_ppm: CERTAIN_PPM,
+    read_rot_ppm: 0,
+    read_error_ppm: CERTAIN_PPM,
+    flush_error_ppm: CERTAIN_PPM,
+    stall_ppm: 0,
+    stall_ns: 0,
+};
 
 /// A handle of the device; all clones are one device.
 #[derive(Clone)]
@@ -31,6 +44,10 @@ struct State {
     writes_left: Option<u64>,
     /// Nothing is answered any more: power or process is gone.
     is_gone: bool,
+    /// What may go wrong, while the device answers at all.
+    plan: FaultPlan,
+    /// Number of requests that fail from now on.
+    failing: u64,
     watch: Option<Watch>,
 }
 
@@ -87,6 +104,8 @@ impl Device {
             spent_before_ns: 0,
             writes_left: None,
             is_gone: false,
+            plan: FaultPlan::default(),
+            failing: 0,
             watch: None,
         };
         Self {
@@ -94,8 +113,10 @@ impl Device {
         }
     }
 
-    /// A device to look at what is left: its requests take no time.
-    pub(crate) fn image(inner: SimDevice) -> Self {
+    /// A device to look at what is left: its requests take no time and do not fail.
+    pub(crate) fn image(mut inner: SimDevice) -> Self {
+        inner.set_fault_plan(FaultPlan::default());
+        inner.set_full_after_blocks(None);
         Self::new(inner, LatencyModel::default())
     }
 
@@ -109,6 +130,34 @@ impl Device {
         let mut state = self.lock();
         state.is_gone |= writes == 0;
         state.writes_left = Some(writes);
+    }
+
+    /// Sets what may go wrong from now on.
+    pub(crate) fn set_faults(&self, plan: FaultPlan) {
+        let mut state = self.lock();
+        state.plan = plan;
+        state.failing = 0;
+        state.inner.set_fault_plan(plan);
+    }
+
+    /// Lets the next requests fail.
+    pub(crate) fn fail(&self, requests: u64) {
+        let mut state = self.lock();
+        state.failing = requests;
+        state.inner.set_fault_plan(ALL_FAIL);
+    }
+
+    /// Lets the device take this number of blocks more; `None`: as many as it has.
+    pub(crate) fn set_room(&self, blocks: Option<u64>) {
+        let mut state = self.lock();
+        let held = state.inner.held_count();
+        let blocks_max = blocks.map(|blocks| held + blocks);
+        state.inner.set_full_after_blocks(blocks_max);
+    }
+
+    /// Returns the faults that the device has committed.
+    pub(crate) fn faults(&self) -> FaultCounters {
+        self.lock().inner.fault_counters()
     }
 
     /// Whether nothing is answered any more.
@@ -155,11 +204,17 @@ impl Device {
 }
 
 impl State {
-    fn require(&self) -> Result<(), DeviceError> {
-        match self.is_gone {
-            true => Err(DeviceError::PowerLost),
-            false => Ok(()),
+    /// Begins a request.
+    fn require(&mut self) -> Result<(), DeviceError> {
+        if self.is_gone {
+            return Err(DeviceError::PowerLost);
         }
+        if self.failing > 0 {
+            self.failing -= 1;
+        } else {
+            self.inner.set_fault_plan(self.plan);
+        }
+        Ok(())
     }
 
     /// Keeps this moment if it is a drawn one. The more writes are unflushed, the more states a cut can leave, and the
@@ -261,6 +316,25 @@ mod tests {
         device.write(0, &ONES).expect("on");
         device.flush().expect("on");
         assert_eq!((device.take_spent_ns(), device.take_spent_ns()), (75, 0));
+    }
+
+    #[test]
+    fn requests_fail_for_a_while_and_then_succeed() {
+        let mut device = Device::image(SimDevice::new(8, 1));
+        device.write(0, &ONES).expect("on");
+        device.fail(3);
+        assert!(device.write(1, &ONES).is_err() && device.flush().is_err());
+        assert!(device.read(0, &mut [0; BLOCK_BYTES]).is_err());
+        device.write(1, &ONES).expect("no more");
+        let faults = device.faults();
+        assert_eq!(
+            (faults.write_errors, faults.flush_errors, faults.read_errors),
+            (1, 1, 1)
+        );
+        device.set_room(Some(0));
+        assert!(device.write(7, &ONES).is_err());
+        device.set_room(None);
+        device.write(7, &ONES).expect("room");
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use base::sim::{LatencyModel, Random};
 use db::{CommitDriver, DbOptions};
 
-/// How many seconds of the trace may pass in one.
-pub(crate) const SPEEDS: [u64; 5] = [1, 2, 5, 10, 20];
+use crate::alarm::AlarmDraw;
+use crate::sensors::SPEEDS;
+use crate::upstream::UpstreamDraw;
+
 /// Most ends before the last one.
 const ENDS_MAX: u64 = 7;
 /// One seed in this many has neither a cut nor a kill.
@@ -24,6 +26,12 @@ pub(crate) struct Draw {
     pub(crate) speed: u64,
     pub(crate) device_blocks: u64,
     pub(crate) sources: Vec<SourceDraw>,
+    pub(crate) upstreams: Vec<UpstreamDraw>,
+    /// How long a value counts as fresh.
+    pub(crate) validity_ms: u32,
+    /// Whether the time of a reading may be any distance from the node's clock.
+    pub(crate) takes_any_time: bool,
+    pub(crate) alarms: AlarmDraw,
     /// How the lives before the last one end.
     pub(crate) ends: Vec<PlannedEnd>,
     /// Whether nothing fails: then nothing may come again, be lost or be refused.
@@ -39,6 +47,10 @@ pub(crate) struct SourceDraw {
     pub(crate) window: usize,
     /// For how long it collects lines before it sends them.
     pub(crate) burst_ns: u64,
+    /// One line in this many is sent twice, as after a time-out of the sender; 0: none.
+    pub(crate) twice_one_in: u64,
+    /// Whether it wants what it has sent on flash at once, as a put over the node's socket does.
+    pub(crate) hurries: bool,
 }
 
 /// How a life ends.
@@ -65,52 +77,30 @@ pub(crate) struct PlannedEnd {
     pub(crate) writes: u64,
 }
 
+impl PlannedEnd {
+    /// Whether the start sets it off.
+    pub(crate) fn is_at_start(&self) -> bool {
+        self.at.is_none()
+    }
+}
+
 impl Draw {
-    /// Draws what a run with this number of readings needs.
+    /// Draws what a run with this number of readings needs. The order of the draws is part of what a seed means.
     pub(crate) fn new(random: &mut Random, readings: u64) -> Self {
         let is_quiet = random.below(QUIET_ONE_IN) == 0;
-        // A checkpoint of all objects has more than 100 KiB; the least intervals are below that.
-        let sizes = [
-            (12 << 10, 8 << 10, 2 << 10),
-            (24 << 10, 40 << 10, 2 << 10),
-            (96 << 10, 300 << 10, 16 << 10),
-            (4 << 20, 2 << 20, 16 << 10),
-        ];
-        let (segment_bytes, checkpoint_bytes, piece_bytes) = sizes[random.index(sizes.len())];
-        let options = DbOptions {
-            objects_max: OBJECTS_MAX,
-            queue_bytes_max: [4 << 10, 64 << 10, 1 << 20][random.index(3)],
-            commit_interval_ms: [5, 20, 100, 250][random.index(4)],
-            append_bytes_max: [4 << 10, 20 << 10, 64 << 10][random.index(3)],
-            segment_bytes_max: (readings * READING_LOG_BYTES_MAX / SEGMENTS_MAX).max(segment_bytes),
-            checkpoint_bytes,
-            checkpoint_piece_bytes_max: piece_bytes,
-            commit_driver: CommitDriver::Manual,
-            ..DbOptions::default()
-        };
-        let is_instant = random.below(4) == 0;
-        let mut up_to = |us: u64| match is_instant {
-            true => 0,
-            false => random.below(us * 1_000),
-        };
-        let latency = LatencyModel {
-            read_ns: up_to(300),
-            read_block_ns: up_to(40),
-            write_ns: up_to(500),
-            write_block_ns: up_to(60),
-            flush_ns: up_to(10_000),
-        };
-        let source = |random: &mut Random| SourceDraw {
-            asks: random.below(4) != 0,
-            window: [1, 16, 256, 2_000][random.index(4)],
-            burst_ns: [0, 30_000_000, 400_000_000][random.index(3)],
-        };
-        let mut sources: Vec<SourceDraw> = (0..=random.below(3)).map(|_| source(random)).collect();
-        // Otherwise nothing would be acknowledged.
-        sources[0].asks = true;
+        let mut options = database_options(random, readings);
+        let latency = latencies(random);
+        let mut sources = senders(random);
         let mut ends: Vec<PlannedEnd> = (0..random.below(ENDS_MAX + 1))
             .map(|_| planned_end(random, readings, is_quiet))
             .collect();
+        options.commit_driver = match random.below(4) {
+            0 => CommitDriver::Manual,
+            _ => CommitDriver::Stepped,
+        };
+        for source in &mut sources {
+            source.draw_repeats(random, is_quiet);
+        }
         // Starts that are cut keep their place among the others.
         ends.sort_by_key(|planned| planned.at.unwrap_or(readings / 2));
         Self {
@@ -120,10 +110,78 @@ impl Draw {
             // The whole log, and room for checkpoints beside it.
             device_blocks: 4_096 + readings * READING_LOG_BYTES_MAX / 4_096,
             sources,
+            upstreams: UpstreamDraw::some(random, is_quiet),
+            validity_ms: 60_000,
+            takes_any_time: false,
+            alarms: AlarmDraw::default(),
             ends,
             is_quiet,
         }
     }
+}
+
+impl SourceDraw {
+    /// Draws whether a source hurries, and what it sends twice. A source of a quiet run sends nothing twice.
+    fn draw_repeats(&mut self, random: &mut Random, is_quiet: bool) {
+        self.hurries = random.below(4) == 0;
+        let twice_one_in = [0, 0, 200, 20][random.index(4)];
+        if !is_quiet {
+            self.twice_one_in = twice_one_in;
+        }
+    }
+}
+
+/// Draws the sizes and the interval of the database.
+fn database_options(random: &mut Random, readings: u64) -> DbOptions {
+    // A checkpoint of all objects has more than 100 KiB; the least intervals are below that.
+    let sizes = [
+        (12 << 10, 8 << 10, 2 << 10),
+        (24 << 10, 40 << 10, 2 << 10),
+        (96 << 10, 300 << 10, 16 << 10),
+        (4 << 20, 2 << 20, 16 << 10),
+    ];
+    let (segment_bytes, checkpoint_bytes, piece_bytes) = sizes[random.index(sizes.len())];
+    DbOptions {
+        objects_max: OBJECTS_MAX,
+        queue_bytes_max: [4 << 10, 64 << 10, 1 << 20][random.index(3)],
+        commit_interval_ms: [5, 20, 100, 250][random.index(4)],
+        append_bytes_max: [4 << 10, 20 << 10, 64 << 10][random.index(3)],
+        segment_bytes_max: (readings * READING_LOG_BYTES_MAX / SEGMENTS_MAX).max(segment_bytes),
+        checkpoint_bytes,
+        checkpoint_piece_bytes_max: piece_bytes,
+        ..DbOptions::default()
+    }
+}
+
+/// Draws what the requests of the device take.
+fn latencies(random: &mut Random) -> LatencyModel {
+    let is_instant = random.below(4) == 0;
+    let mut up_to = |us: u64| match is_instant {
+        true => 0,
+        false => random.below(us * 1_000),
+    };
+    LatencyModel {
+        read_ns: up_to(300),
+        read_block_ns: up_to(40),
+        write_ns: up_to(500),
+        write_block_ns: up_to(60),
+        flush_ns: up_to(10_000),
+    }
+}
+
+/// Draws the senders of lines. [`SourceDraw::draw_repeats`] draws the rest of each, after the ends of lives.
+fn senders(random: &mut Random) -> Vec<SourceDraw> {
+    let source = |random: &mut Random| SourceDraw {
+        asks: random.below(4) != 0,
+        window: [1, 16, 256, 2_000][random.index(4)],
+        burst_ns: [0, 30_000_000, 400_000_000][random.index(3)],
+        twice_one_in: 0,
+        hurries: false,
+    };
+    let mut sources: Vec<SourceDraw> = (0..=random.below(3)).map(|_| source(random)).collect();
+    // Otherwise nothing would be acknowledged.
+    sources[0].asks = true;
+    sources
 }
 
 fn planned_end(random: &mut Random, readings: u64, is_quiet: bool) -> PlannedEnd {

@@ -20,8 +20,33 @@ pub(crate) enum Event {
         /// The number below which all readings are.
         durable_end: u64,
     },
-    /// A second has passed: upkeep of the log, and a look into it.
+    /// A second has passed: a look into the log.
     Second,
+    /// The maintenance thread takes a step.
+    Maintain,
+    /// The wall clock may jump; values and alarms are looked at.
+    Look,
+    /// Forwarding to an upstream has a turn.
+    Forward {
+        /// Its index.
+        upstream: usize,
+    },
+    /// An answer of an upstream reaches the node.
+    Answer {
+        /// Its index.
+        upstream: usize,
+        /// The connection over which it comes.
+        connection: u64,
+        /// The unit that it answers.
+        token: u64,
+    },
+    /// The node notices that a connection to an upstream is lost.
+    Lost {
+        /// Its index.
+        upstream: usize,
+        /// Number of the connection.
+        connection: u64,
+    },
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

@@ -5,21 +5,30 @@
 //! **Must not know:** how a room does what it promises.
 //!
 //! **Invariants:** a run is a function of its seed; the judge uses its own record, the answers that senders get, and
-//! what can be read. Of the figures of the accused it uses those of a start alone, for the bound of what a start reads.
+//! what can be read. Of the figures of the accused it uses two. The figures of a start bound what the start reads. What
+//! is missing must be among the readings that are counted as lost: deleted, damaged, or gone before an upstream got it.
 //!
-//! **Files:** `run.rs` one seed, `draw.rs` what it decides, `event.rs` what happens next, `node.rs` the node,
-//! `device.rs` its device, `sensors.rs` what is offered to it, `ledger.rs` what was offered and acknowledged,
-//! `check.rs` the invariants, `report.rs` what a run tells.
+//! **Files:** `run.rs` one seed, with its commits, forwarding, upkeep, looks, harm and ends in `run/`, `draw.rs` what
+//! it decides, `fault.rs` what else goes wrong, `event.rs` what happens next, `node.rs` the node, `device.rs` its
+//! device, `sensors.rs` what is offered to it, `ledger.rs` what was offered and acknowledged, `logged.rs` a
+//! reading as the log has it, `upstream.rs` the receivers of readings, `clock.rs` times and ages, `alarm.rs` a model of
+//! alarms, `invariant.rs` the invariants, `check.rs` their checks of a log, `report.rs` what a run tells.
 
+mod alarm;
 mod check;
+mod clock;
 mod device;
 mod draw;
 mod event;
+mod fault;
+mod invariant;
 mod ledger;
+mod logged;
 mod node;
 mod report;
 mod run;
 mod sensors;
+mod upstream;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +38,8 @@ use std::time::Instant;
 use base::seeded_bug::SeededBug;
 use clap::Parser;
 
-use check::Invariant;
+use fault::Profile;
+use invariant::Invariant;
 use report::Figures;
 use run::{Setup, run};
 use sensors::Sensors;
@@ -52,6 +62,9 @@ struct Arguments {
     /// Readings that the sensors offer in a run
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=READINGS_MAX))]
     readings: u64,
+    /// What goes wrong beside the ends of lives. By default cuts, and for a bug what finds it
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
     /// Run seeds with this seeded bug until an invariant fails: the bug's own. Needs a build without --release
     #[arg(long, value_name = "BUG", value_parser = bug_of, conflicts_with_all = ["seed", "seeds"])]
     until: Option<SeededBug>,
@@ -99,8 +112,10 @@ fn main() -> ExitCode {
 }
 
 fn setup(arguments: &Arguments) -> Setup {
+    let of_bug = arguments.until.map(profile_of);
     Setup {
         readings: arguments.readings,
+        profile: arguments.profile.or(of_bug).unwrap_or_default(),
         ignores_flushes: arguments.ignore_flushes,
         prints: arguments.trace,
     }
@@ -122,8 +137,11 @@ fn all(sensors: &Sensors, arguments: &Arguments) -> ExitCode {
                     true => " --ignore-flushes",
                     false => "",
                 };
+                let profile = setup(arguments).profile.name();
                 eprintln!("sim: {failure}");
-                eprintln!("once more: sim --seed {seed} --readings {readings}{lies} --trace");
+                eprintln!(
+                    "once more: sim --profile {profile} --seed {seed} --readings {readings}{lies} --trace"
+                );
                 return ExitCode::FAILURE;
             }
         }
@@ -133,17 +151,30 @@ fn all(sensors: &Sensors, arguments: &Arguments) -> ExitCode {
         acknowledged,
         again,
         refused,
+        forwarded,
+        forwarded_again,
         cuts,
         kills,
         stops,
         images,
+        restarts,
+        given_up,
+        faults,
+        stalls,
+        lost,
+        deleted,
         ..
     } = sum;
     println!("every invariant held, in {count} seeds");
     println!(
         "readings: {readings} offered, {acknowledged} acknowledged, {refused} refused, {again} came again"
     );
+    println!("upstreams: {forwarded} readings received, {forwarded_again} of them once more");
     println!("lives: {cuts} power cuts, {kills} kills, {stops} stops; {images} images read");
+    println!(
+        "faults: {faults} of requests, {stalls} stalls, {restarts} restarts, {given_up} stores given up"
+    );
+    println!("counted: {lost} readings damaged, {deleted} deleted");
     let hours = sum.virtual_ns as f64 / 3.6e12;
     let rate = hours / (begin.elapsed().as_secs_f64() / 60.0);
     println!("virtual time: {hours:.2} hours, {rate:.1} hours a minute");
@@ -169,10 +200,41 @@ fn checked(sensors: &Sensors, seed: u64, arguments: &Arguments) -> Result<Figure
 /// The invariants of which one must fail with a bug; `None`: any.
 fn finders(bug: SeededBug) -> Option<&'static [Invariant]> {
     match bug {
-        SeededBug::SwappedBarrier | SeededBug::AckBeforeFlush => {
+        SeededBug::AckBeforeFlush => {
             Some(&[Invariant::NothingLost, Invariant::TrueAcknowledgement])
         }
+        // It may hit a cursor instead of the log.
+        SeededBug::SwappedBarrier => Some(&[
+            Invariant::NothingLost,
+            Invariant::TrueAcknowledgement,
+            Invariant::Forwarded,
+        ]),
+        SeededBug::WakeUpLost => Some(&[Invariant::Taken]),
+        SeededBug::TimeTruncated => Some(&[Invariant::NothingAltered]),
+        SeededBug::ExpiryUncounted => {
+            Some(&[Invariant::NothingLost, Invariant::TrueAcknowledgement])
+        }
+        SeededBug::AgeByWall => Some(&[Invariant::Freshness]),
+        SeededBug::AlarmWithoutHysteresis | SeededBug::AlarmForgetsWhenFull => {
+            Some(&[Invariant::Alarms])
+        }
+        SeededBug::CursorBeforeAck => Some(&[Invariant::Forwarded]),
+        // What is acknowledged too early leaves the window too early.
+        SeededBug::AckOfAnother | SeededBug::WindowUnbounded => {
+            Some(&[Invariant::Bounds, Invariant::Forwarded])
+        }
         _ => None,
+    }
+}
+
+/// The profile whose runs find a bug.
+fn profile_of(bug: SeededBug) -> Profile {
+    match bug {
+        SeededBug::ExpiryUncounted => Profile::Full,
+        SeededBug::AgeByWall
+        | SeededBug::AlarmWithoutHysteresis
+        | SeededBug::AlarmForgetsWhenFull => Profile::Clock,
+        _ => Profile::Cuts,
     }
 }
 

@@ -45,6 +45,11 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(clock.clone());
         let database = Database::open(store, Arc::clone(&clock), draw.options)
             .map_err(|error| format!("the database does not open: {error}"))?;
+        if !draw.alarms.rules.is_empty() {
+            database
+                .set_alarms(&draw.alarms.rules, draw.alarms.transitions_max)
+                .map_err(|error| format!("the alarms cannot be set: {error}"))?;
+        }
         let database = Arc::new(database);
         let watched = Arc::downgrade(&database);
         let durable_end = move || {
@@ -56,20 +61,24 @@ impl Node {
         let rules = KeyRules {
             auto_create: true,
             keys_max: draw.options.objects_max,
+            default_validity_ms: draw.validity_ms,
             ..KeyRules::default()
         };
         let target = Arc::new(Target::new(Arc::clone(&database), clock, rules));
         target
             .declare_exact()
             .map_err(|error| format!("the keys cannot be declared: {error}"))?;
-        let options = IntakeOptions {
+        let mut options = IntakeOptions {
             line_key: Template::parse(LINE_KEY, TemplateKind::Line)
                 .map_err(|error| error.to_string())?,
             ..IntakeOptions::default()
         };
-        let intakes = draw
-            .sources
-            .iter()
+        if draw.takes_any_time {
+            options.future_seconds_max = u64::MAX;
+            options.past_days_max = u64::MAX;
+        }
+        // One more for probes.
+        let intakes = (0..=draw.sources.len())
             .map(|_| Intake::new(options.clone(), Arc::clone(&target)))
             .collect();
         Ok(Self {
@@ -87,6 +96,19 @@ impl Node {
         progress: &mut LineProgress,
     ) -> LineOutcome {
         self.intakes[source].line_from(line.as_bytes(), progress)
+    }
+
+    /// Offers a line of a probe.
+    pub(crate) fn offer_probe(&mut self, line: &str, progress: &mut LineProgress) -> LineOutcome {
+        let last = self.intakes.len() - 1;
+        self.offer(last, line, progress)
+    }
+
+    /// Returns the object of a sensor, if there is one.
+    pub(crate) fn object_of(&mut self, feed: &Feed<'_>, sensor: u16) -> Option<ObjectId> {
+        let mut sensors = self.sensors(feed).iter();
+        let at = sensors.position(|other| *other == Some(sensor))?;
+        Some(ObjectId(at as u32))
     }
 
     /// Returns which sensor each object has, and `None` for an object of no sensor.

@@ -5,8 +5,8 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::check::Broken;
 use crate::draw::End;
+use crate::invariant::Broken;
 
 /// Steps that a failure shows.
 const SHOWN_MAX: usize = 40;
@@ -20,9 +20,25 @@ pub(crate) struct Figures {
     /// Readings that the log has more than once, because their sender offered them again after a crash.
     pub(crate) again: u64,
     pub(crate) refused: u64,
+    /// Readings that upstreams have received.
+    pub(crate) forwarded: u64,
+    /// Those of them that they had received before.
+    pub(crate) forwarded_again: u64,
     pub(crate) cuts: u64,
     pub(crate) kills: u64,
     pub(crate) stops: u64,
+    /// Starts because the log had failed.
+    pub(crate) restarts: u64,
+    /// Runs that have ended early: a store that damage has hit did not open, or took nothing any more.
+    pub(crate) given_up: u64,
+    /// Requests that failed, and faults that broke the contract of the device.
+    pub(crate) faults: u64,
+    /// Requests that stalled.
+    pub(crate) stalls: u64,
+    /// Acknowledged readings that damage has taken, and that are counted.
+    pub(crate) lost: u64,
+    /// Readings that retention, or a full store, has deleted, and that are counted.
+    pub(crate) deleted: u64,
     /// Devices as a cut, a kill, a stop or a moment in between left them, each read from its beginning.
     pub(crate) images: u64,
     pub(crate) virtual_ns: u64,
@@ -37,9 +53,17 @@ impl Figures {
         self.acknowledged += other.acknowledged;
         self.again += other.again;
         self.refused += other.refused;
+        self.forwarded += other.forwarded;
+        self.forwarded_again += other.forwarded_again;
         self.cuts += other.cuts;
         self.kills += other.kills;
         self.stops += other.stops;
+        self.restarts += other.restarts;
+        self.given_up += other.given_up;
+        self.faults += other.faults;
+        self.stalls += other.stalls;
+        self.lost += other.lost;
+        self.deleted += other.deleted;
         self.images += other.images;
         self.virtual_ns += other.virtual_ns;
         self.hash ^= other.hash;
@@ -85,11 +109,26 @@ pub(crate) enum Step {
     CommitFailed {
         durable_end: u64,
     },
+    /// The store is full since this time.
+    Full {
+        since_ns: u64,
+    },
     Announced {
         durable_end: u64,
     },
     Followed {
         end: u64,
+    },
+    Forwarded {
+        upstream: usize,
+        messages: u64,
+    },
+    Answered {
+        upstream: usize,
+        token: u64,
+    },
+    ConnectionLost {
+        upstream: usize,
     },
     EndSetOff {
         end: End,

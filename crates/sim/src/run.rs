@@ -1,30 +1,44 @@
 //! One seed: the lives of a node, event by event, on one device.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::ops::ControlFlow;
 
 use base::sim::{Random, SimClock, SimDevice};
 use db::LogCursor;
 use flash::{FormatOptions, Store};
 use ingest::intake::{LineOutcome, LineProgress};
 
-use crate::check::{self, Broken, Found, Invariant, Logged};
+use crate::alarm::Alarms;
+use crate::check::{self, Contents, Expected, Found};
+use crate::clock::Probes;
 use crate::device::Device;
-use crate::draw::{Draw, End, PlannedEnd, READING_LOG_BYTES_MAX};
+use crate::draw::{Draw, PlannedEnd, READING_LOG_BYTES_MAX};
 use crate::event::{Event, Queue};
+use crate::fault::{Faults, Profile};
+use crate::invariant::{Broken, Invariant};
 use crate::ledger::Ledger;
+use crate::logged::Logged;
 use crate::node::Node;
 use crate::report::{Failure, Figures, Step, Trail};
 use crate::sensors::{BEGIN_MS, Feed, Sensors};
+use crate::upstream::{Link, Upstream};
+
+mod commit;
+mod ends;
+mod forwarding;
+mod harm;
+mod looking;
+mod upkeep;
+
+use harm::Harm;
+use upkeep::{FULL_RETRY_NS, Gone};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MS_NS: u64 = 1_000_000;
-/// Longest time between two lives.
-const DOWN_NS_MAX: u64 = 3 * SECOND_NS;
 /// Longest time from the first request of a start to its last one.
 const READY_NS_MAX: u64 = 2 * SECOND_NS;
-/// Longest time without a reading that is taken or acknowledged, while some are left. A node that is slow, but works,
-/// needs less than a hundredth of it.
+/// Longest time without a reading that is taken, acknowledged or forwarded, while some are left. A node that is slow,
+/// but works, needs less than a hundredth of it.
 const STUCK_NS: u64 = 1_000 * SECOND_NS;
 /// Log bytes of a commit beside its readings.
 const COMMIT_LOG_BYTES: u64 = 4_096;
@@ -40,6 +54,8 @@ const FILES_MAX: u64 = 64;
 pub(crate) struct Setup {
     /// Readings that the sensors offer.
     pub(crate) readings: u64,
+    /// What goes wrong beside the ends of lives.
+    pub(crate) profile: Profile,
     /// The device acknowledges flushes and does nothing. A run must then fail.
     pub(crate) ignores_flushes: bool,
     /// Whether each step is printed.
@@ -53,6 +69,8 @@ struct Source {
     /// Readings that were taken and are not acknowledged: the end of the log that they wait for, and their number.
     pending: VecDeque<(u64, u64)>,
     progress: LineProgress,
+    /// The last reading that it sent twice.
+    twice: Option<u64>,
     /// Its window is full, so an acknowledgement makes it go on.
     waits: bool,
 }
@@ -67,6 +85,7 @@ struct Run<'s> {
     now_ns: u64,
     ledger: Ledger,
     sources: Vec<Source>,
+    upstreams: Vec<Upstream>,
     /// What the follower has found, over all lives.
     followed: Found,
     /// Its place in the log.
@@ -75,7 +94,7 @@ struct Run<'s> {
     durable_end: u64,
     /// The number after the last reading that was offered.
     offered_end: u64,
-    /// When a reading was taken or acknowledged last.
+    /// When a reading was taken, acknowledged or forwarded last.
     moved_ns: u64,
     /// Most readings that one commit had to take.
     commit_readings_max: u64,
@@ -87,11 +106,24 @@ struct Run<'s> {
     trail: Trail,
     line: String,
     figures: Figures,
+    /// What goes wrong beside the ends of lives, and what it has done.
+    faults: Faults,
+    harm: Harm,
+    /// What retention has deleted.
+    gone: Gone,
+    /// Number of the first reading of the log that the last life has left.
+    left_first: Option<u64>,
+    /// Times and ages, in runs whose clock jumps.
+    probes: Option<Probes>,
+    /// Alarms, in the same runs.
+    alarms: Option<Alarms>,
 }
 
 /// What one life has beside the run.
 struct Life {
     node: Node,
+    /// To each upstream, in their order.
+    links: Vec<Link>,
     device: Device,
     queue: Queue,
     planned: Option<PlannedEnd>,
@@ -103,7 +135,17 @@ struct Life {
     commit_at_ns: Option<u64>,
     /// Readings taken since the last commit.
     waiting: u64,
+    /// When the first of them was taken.
+    waiting_since_ns: Option<u64>,
+    /// Since when a source wants them on flash at once.
+    hurried_ns: Option<u64>,
     checkpoint_unfinished: bool,
+    /// Since when the store is full.
+    full_since_ns: Option<u64>,
+    /// Steps of upkeep since the last one that found nothing to do.
+    upkeep_steps: u32,
+    /// The node must be started again.
+    has_failed: bool,
 }
 
 /// Runs one seed.
@@ -114,11 +156,19 @@ pub(crate) fn run(sensors: &Sensors, seed: u64, setup: Setup) -> Result<Figures,
     let mut run = Run::new(sensors, seed, setup);
     let ended = run.lives();
     let (acknowledged, refused) = run.ledger.counts();
+    let (mut forwarded, mut forwarded_again) = (0, 0);
+    for (received, again) in run.upstreams.iter().map(Upstream::counts) {
+        forwarded += received;
+        forwarded_again += again;
+    }
     let figures = Figures {
         readings: run.offered_end,
         acknowledged,
         again: run.followed.again(),
         refused,
+        deleted: run.gone.total(),
+        forwarded,
+        forwarded_again,
         virtual_ns: run.now_ns,
         hash: run.trail.hash(),
         ..run.figures
@@ -137,16 +187,24 @@ pub(crate) fn run(sensors: &Sensors, seed: u64, setup: Setup) -> Result<Figures,
 impl<'s> Run<'s> {
     fn new(sensors: &'s Sensors, seed: u64, setup: Setup) -> Self {
         let mut random = Random::new(seed);
-        let draw = Draw::new(&mut random, setup.readings);
+        let mut draw = Draw::new(&mut random, setup.readings);
+        let faults = Faults::draw(setup.profile, seed, setup.readings, &mut draw);
         let feed = Feed::new(sensors, draw.speed, seed);
+        let (probes, alarms) = looking::models(setup.profile, seed, &mut draw, &feed);
         let clock = SimClock::new(seed);
         clock.set_wall_ms(BEGIN_MS);
         clock.set_wall_trusted(random.coin());
+        let drawn = draw.upstreams.iter().enumerate();
+        let upstreams = drawn
+            .map(|(index, draw)| Upstream::new(index, *draw, &feed, random.fork()))
+            .collect();
+        let gone = Gone::new(setup.profile, draw.options.segment_bytes_max);
         let mut run = Self {
             followed: Found::new(&feed),
             feed,
             setup,
             sources: Vec::new(),
+            upstreams,
             draw,
             random,
             clock,
@@ -163,6 +221,12 @@ impl<'s> Run<'s> {
             trail: Trail::new(setup.prints),
             line: String::new(),
             figures: Figures::default(),
+            harm: Harm::default(),
+            gone,
+            left_first: None,
+            faults,
+            probes,
+            alarms,
         };
         for source in 0..run.draw.sources.len() {
             let next = run.next_of(source, 0);
@@ -170,6 +234,7 @@ impl<'s> Run<'s> {
                 next,
                 pending: VecDeque::new(),
                 progress: LineProgress::default(),
+                twice: None,
                 waits: false,
             });
         }
@@ -189,8 +254,11 @@ impl<'s> Run<'s> {
         let mut device = self.formatted()?;
         loop {
             match self.one_life(device)? {
-                Some(left) => device = left,
-                None => return Ok(()),
+                Some(left) if !self.harm.is_over => device = self.decay(left)?,
+                _ => return Ok(()),
+            }
+            if self.harm.is_over {
+                return Ok(());
             }
         }
     }
@@ -225,62 +293,147 @@ impl<'s> Run<'s> {
         let planned = self.draw.ends.get(self.life).copied();
         self.life += 1;
         let device = Device::new(left, self.draw.latency);
-        let at_start = planned.filter(|planned| planned.at.is_none());
-        if let Some(planned) = at_start {
+        if let Some(planned) = planned.filter(PlannedEnd::is_at_start) {
             device.end_after_writes(planned.writes);
         }
+        self.begin_faults(&device);
         let random = self.random.fork();
-        let node = match Node::start(&device, &self.clock, &self.draw, random) {
+        let mut node = match Node::start(&device, &self.clock, &self.draw, random) {
             Ok(node) => node,
             Err(_) if device.is_gone() => return self.crashed(&device, planned).map(Some),
+            Err(_) if self.may_fail(&device) => return self.start_failed(&device),
             Err(error) => return Err(Broken::new(Invariant::StartEnds, error)),
         };
+        let links = match self.open_links(&node) {
+            Ok(links) => links,
+            Err(_) if device.is_gone() => {
+                drop(node.database.abandon());
+                return self.crashed(&device, planned).map(Some);
+            }
+            Err(fault) => return Err(fault.into_broken(Invariant::Forwarded)),
+        };
+        self.pass_start(&device, &mut node)?;
+        let mut life = self.begin_life(node, links, device, planned);
+        self.run_events(&mut life)?;
+        self.end_life(life)
+    }
+
+    /// Lets the time of a start pass, and checks what it has found and how long it took.
+    fn pass_start(&mut self, device: &Device, node: &mut Node) -> Result<(), Broken> {
+        self.begin_looks(node)?;
         let ready_ns = device.take_spent_ns();
         self.pass(ready_ns);
-        self.check_start(&node, ready_ns)?;
+        let working_ns = ready_ns.saturating_sub(self.stalled_ns(device));
+        self.count_faults(device);
+        self.check_start(node, working_ns)?;
+        self.go_on_with_faults(device);
+        Ok(())
+    }
+
+    /// Begins a life of a node that has started: with its first events.
+    fn begin_life(
+        &mut self,
+        node: Node,
+        links: Vec<Link>,
+        device: Device,
+        planned: Option<PlannedEnd>,
+    ) -> Life {
         let mut life = Life {
             queue: Queue::new(self.random.fork()),
             cursor: LogCursor::new(self.followed_end),
             node,
+            links,
             device,
             planned,
-            is_set_off: at_start.is_some(),
+            is_set_off: planned.as_ref().is_some_and(PlannedEnd::is_at_start),
             stops: false,
             free_ns: self.now_ns,
             commit_at_ns: None,
             waiting: 0,
+            waiting_since_ns: None,
+            hurried_ns: None,
             checkpoint_unfinished: false,
+            full_since_ns: None,
+            upkeep_steps: 0,
+            has_failed: false,
         };
         for source in 0..self.sources.len() {
             life.queue.push(self.now_ns, Event::Offer { source });
         }
+        for (upstream, link) in life.links.iter_mut().enumerate() {
+            link.want_turn(&mut life.queue, upstream, self.now_ns);
+        }
         life.queue.push(self.now_ns + SECOND_NS, Event::Second);
-        while !life.device.is_gone() && !life.stops {
+        life.queue.push(self.now_ns, Event::Maintain);
+        if self.probes.is_some() {
+            life.queue.push(self.now_ns, Event::Look);
+        }
+        self.begin_commits(&mut life);
+        life
+    }
+
+    /// Runs the events of a life until its end.
+    fn run_events(&mut self, life: &mut Life) -> Result<(), Broken> {
+        while !life.device.is_gone() && !life.stops && !life.has_failed {
             let Some((at_ns, event)) = life.queue.pop() else {
                 let found = "nothing happens any more";
                 return Err(Broken::new(Invariant::Taken, found));
             };
             self.pass(at_ns.saturating_sub(self.now_ns));
-            match event {
-                Event::Offer { source } => self.offer(&mut life, source)?,
-                Event::Commit => self.commit(&mut life)?,
-                Event::Announce { durable_end } => self.announce(&mut life, durable_end),
-                Event::Second => self.second(&mut life)?,
-            }
-            self.set_off_end(&mut life);
+            self.run_event(life, event)?;
+            self.set_off_faults(life);
+            self.set_off_end(life);
         }
-        if life.stops && !life.device.is_gone() {
-            return self.stop(life);
+        Ok(())
+    }
+
+    fn run_event(&mut self, life: &mut Life, event: Event) -> Result<(), Broken> {
+        match event {
+            Event::Offer { source } => self.offer(life, source),
+            Event::Commit => self.commit(life),
+            Event::Announce { durable_end } => {
+                self.announce(life, durable_end);
+                Ok(())
+            }
+            Event::Second => self.second(life),
+            Event::Maintain => self.maintain(life),
+            Event::Look => self.look(life),
+            Event::Forward { upstream } => self.forward(life, upstream),
+            Event::Answer {
+                upstream,
+                connection,
+                token,
+            } => self.answer(life, upstream, connection, token),
+            Event::Lost {
+                upstream,
+                connection,
+            } => {
+                self.lose(life, upstream, connection);
+                Ok(())
+            }
+        }
+    }
+
+    /// A life is over: by its stop, because the node has failed, or with its device. Returns what it leaves; `None` if
+    /// it was the last one.
+    fn end_life(&mut self, mut life: Life) -> Result<Option<SimDevice>, Broken> {
+        if !life.device.is_gone() {
+            return match life.has_failed {
+                true => self.restart(life),
+                false => self.stop(life),
+            };
         }
         self.note_table(&life.node);
+        self.crash_links(std::mem::take(&mut life.links));
         drop(life.node.database.abandon());
-        self.crashed(&life.device, planned).map(Some)
+        self.crashed(&life.device, life.planned).map(Some)
     }
 
     /// Notes how large a checkpoint may be. A crash may leave fewer objects than there were.
     fn note_table(&mut self, node: &Node) {
-        let table_bytes = node.database.stats().table_checkpoint_bytes;
-        self.table_bytes_max = self.table_bytes_max.max(table_bytes);
+        let stats = node.database.stats();
+        self.table_bytes_max = self.table_bytes_max.max(stats.table_checkpoint_bytes);
+        self.harm.checkpoints_fail |= stats.checkpoints_failed > 0;
     }
 
     /// Checks what a start has found, and how long it took.
@@ -290,6 +443,18 @@ impl<'s> Run<'s> {
         self.trail
             .note(self.now_ns, Step::Started { replayed_bytes });
         let broken = |found: String| Err(Broken::new(Invariant::StartEnds, found));
+        let durable_end = node.database.durable_end();
+        if self.is_deleting() {
+            self.gone.begin(self.left_first.unwrap_or(durable_end));
+        }
+        if self.is_harmed(None) {
+            // More may have to be read, and numbers are not those from before.
+            self.note_table(node);
+            self.was_stopped = false;
+            self.durable_end = durable_end;
+            self.follow_anew();
+            return Ok(());
+        }
         if ready_ns > READY_NS_MAX {
             return broken(format!("it took {ready_ns} ns"));
         }
@@ -299,19 +464,20 @@ impl<'s> Run<'s> {
         let interval = options.checkpoint_bytes.max(self.table_bytes_max);
         let commit = self.commit_readings_max * READING_LOG_BYTES_MAX + COMMIT_LOG_BYTES;
         let bound = 2 * interval + options.checkpoint_piece_bytes_max as u64 + 2 * commit;
-        if replayed_bytes > bound {
+        // Without room for a checkpoint there is no bound.
+        let is_bounded = !self.harm.checkpoints_fail;
+        if replayed_bytes > bound && is_bounded {
             return broken(format!(
                 "it read {replayed_bytes} bytes of log, more than {bound}"
             ));
         }
-        if self.was_stopped && recovery.readings_replayed > 0 {
+        if self.was_stopped && recovery.readings_replayed > 0 && is_bounded {
             let readings = recovery.readings_replayed;
             return broken(format!(
                 "it replayed {readings} readings after a clean stop"
             ));
         }
         self.was_stopped = false;
-        let durable_end = node.database.durable_end();
         if durable_end < self.durable_end {
             let before = self.durable_end;
             let found =
@@ -344,125 +510,116 @@ impl<'s> Run<'s> {
         Some(number)
     }
 
+    /// Whether a source sends a line once more at once.
+    fn sends_again(&mut self, source: usize, number: u64) -> bool {
+        let one_in = self.draw.sources[source].twice_one_in;
+        let state = &mut self.sources[source];
+        let is_sent = state.twice == Some(number) || one_in == 0 || self.random.below(one_in) > 0;
+        if !is_sent {
+            state.twice = Some(number);
+        }
+        !is_sent
+    }
+
     /// A source offers all that is due and fits its window.
     fn offer(&mut self, life: &mut Life, source: usize) -> Result<(), Broken> {
-        let asks = self.draw.sources[source].asks;
+        let waiting = life.waiting;
         while let Some(number) = self.next_due(life, source) {
-            self.feed.line(number, &mut self.line);
-            self.offered_end = self.offered_end.max(number + 1);
-            let state = &mut self.sources[source];
-            let outcome = life.node.offer(source, &self.line, &mut state.progress);
-            match outcome {
-                LineOutcome::Done {
-                    accepted: 1,
-                    refused: 0,
-                    shed: 0,
-                    lsn_end,
-                } if !self.feed.is_absurd(number) => {
-                    self.ledger.take(number);
-                    self.moved_ns = self.now_ns;
-                    if asks {
-                        state.pending.push_back((lsn_end, number));
-                    }
-                    life.waiting += 1;
-                }
-                LineOutcome::Done {
-                    accepted: 0,
-                    refused: 1,
-                    shed: 0,
-                    ..
-                } if self.feed.is_absurd(number) => self.ledger.refuse(number),
-                LineOutcome::Wait { full: false } => {
-                    self.want_commit(life, self.now_ns);
-                    life.queue
-                        .push(self.now_ns + MS_NS, Event::Offer { source });
-                    break;
-                }
-                // Without power, the sender gets no answer.
-                LineOutcome::Failed if life.device.is_gone() => break,
-                LineOutcome::Done { .. } | LineOutcome::Wait { .. } | LineOutcome::Failed => {
-                    let found = format!("reading {number}: {outcome:?}");
-                    return Err(Broken::new(Invariant::Taken, found));
-                }
+            let outcome = self.offer_line(life, source, number);
+            if self.hear_outcome(life, source, number, outcome)?.is_break() {
+                break;
             }
-            let next = self.next_of(source, number + 1);
-            self.sources[source].next = next;
+            if !self.sends_again(source, number) {
+                let next = self.next_of(source, number + 1);
+                self.sources[source].next = next;
+            }
             self.plan_commit(life);
+        }
+        if self.draw.sources[source].hurries && life.waiting > waiting {
+            self.hurry_commit(life);
         }
         let next = self.sources[source].next;
         self.trail.note(self.now_ns, Step::Offered { source, next });
         Ok(())
     }
 
-    /// Commits as the commit thread does: when the queue is half full, or after the interval.
-    fn plan_commit(&self, life: &mut Life) {
-        if life.waiting == 0 {
-            return;
-        }
-        let options = &self.draw.options;
-        // A reading takes 32 bytes of the queue.
-        let is_pressed = life.waiting * 64 >= options.queue_bytes_max as u64;
-        let wait_ns = match is_pressed {
-            true => 0,
-            false => u64::from(options.commit_interval_ms) * MS_NS,
-        };
-        self.want_commit(life, self.now_ns + wait_ns);
+    /// A source offers the line of a reading.
+    fn offer_line(&mut self, life: &mut Life, source: usize, number: u64) -> LineOutcome {
+        self.feed.line(number, &mut self.line);
+        self.offered_end = self.offered_end.max(number + 1);
+        let progress = &mut self.sources[source].progress;
+        life.node.offer(source, &self.line, progress)
     }
 
-    /// Has the commit side run at this time, or when it is free; an earlier time that was wanted stays.
-    fn want_commit(&self, life: &mut Life, at_ns: u64) {
-        let at_ns = at_ns.max(life.free_ns).max(self.now_ns);
-        if life.commit_at_ns.is_none_or(|wanted_ns| at_ns < wanted_ns) {
-            life.commit_at_ns = Some(at_ns);
-            life.queue.push(at_ns, Event::Commit);
-        }
-    }
-
-    fn commit(&mut self, life: &mut Life) -> Result<(), Broken> {
-        // An event that an earlier one has replaced, or that comes while the device is busy.
-        if life.commit_at_ns != Some(self.now_ns) {
-            return Ok(());
-        }
-        life.commit_at_ns = None;
-        let free_ns = life.free_ns;
-        if self.now_ns < free_ns {
-            self.want_commit(life, free_ns);
-            return Ok(());
-        }
-        self.commit_readings_max = self.commit_readings_max.max(life.waiting);
-        let pumped = life.node.database.pump();
-        life.free_ns = self.now_ns + life.device.take_spent_ns();
-        let durable_end = life.node.database.durable_end();
-        self.check_moments(life)?;
-        match pumped {
-            Ok(checkpoint_unfinished) => {
-                let readings = std::mem::take(&mut life.waiting);
-                life.checkpoint_unfinished = checkpoint_unfinished;
-                let step = Step::Committed {
-                    readings,
-                    durable_end,
-                    checkpoint_unfinished,
-                };
-                self.trail.note(self.now_ns, step);
+    /// A source hears what became of its line. Returns `Break` if it offers no more for now.
+    ///
+    /// # Errors
+    /// I6 if the node has no reason for the outcome.
+    fn hear_outcome(
+        &mut self,
+        life: &mut Life,
+        source: usize,
+        number: u64,
+        outcome: LineOutcome,
+    ) -> Result<ControlFlow<()>, Broken> {
+        match outcome {
+            LineOutcome::Done {
+                accepted: 1,
+                refused: 0,
+                shed: 0,
+                lsn_end,
+            } if !self.feed.is_absurd(number) => {
+                self.note_taken(life, source, number, lsn_end);
+                return Ok(ControlFlow::Continue(()));
+            }
+            LineOutcome::Done {
+                accepted: 0,
+                refused: 1,
+                shed: 0,
+                ..
+            } if self.feed.is_absurd(number) => {
+                self.ledger.refuse(number);
+                return Ok(ControlFlow::Continue(()));
+            }
+            LineOutcome::Wait { full: true } if self.is_deleting() => {
+                let at_ns = self.now_ns + FULL_RETRY_NS;
+                life.queue.push(at_ns, Event::Offer { source });
+            }
+            LineOutcome::Wait { full: false } => {
+                self.note_offer(number, false);
+                self.press_commit(life);
                 life.queue
-                    .push(life.free_ns, Event::Announce { durable_end });
-                if checkpoint_unfinished {
-                    let free_ns = life.free_ns;
-                    self.want_commit(life, free_ns);
-                }
-                Ok(())
+                    .push(self.now_ns + MS_NS, Event::Offer { source });
             }
-            Err(_) if life.device.is_gone() => {
-                self.trail
-                    .note(self.now_ns, Step::CommitFailed { durable_end });
-                // What became durable before may have been acknowledged in the last instant.
-                if self.random.coin() {
-                    self.announce(life, durable_end);
-                }
-                Ok(())
+            // Without power, the sender gets no answer.
+            LineOutcome::Failed if life.device.is_gone() => {}
+            // A damaged list of free space may look like a full store.
+            LineOutcome::Failed | LineOutcome::Wait { full: true }
+                if self.may_fail(&life.device) =>
+            {
+                life.has_failed = true;
             }
-            Err(error) => Err(Broken::new(Invariant::Taken, error.to_string())),
+            LineOutcome::Done { .. } | LineOutcome::Wait { .. } | LineOutcome::Failed => {
+                let found = format!("reading {number}: {outcome:?}");
+                return Err(Broken::new(Invariant::Taken, found));
+            }
         }
+        Ok(ControlFlow::Break(()))
+    }
+
+    /// The node has taken a reading of a source as the last one below `lsn_end`.
+    fn note_taken(&mut self, life: &mut Life, source: usize, number: u64, lsn_end: u64) {
+        self.ledger.take(number);
+        self.moved_ns = self.now_ns;
+        if self.draw.sources[source].asks {
+            self.sources[source].pending.push_back((lsn_end, number));
+        }
+        if self.is_deleting() {
+            self.ledger.place(number, lsn_end - 1);
+        }
+        self.note_offer(number, true);
+        life.waiting += 1;
+        life.waiting_since_ns.get_or_insert(self.now_ns);
     }
 
     /// The sources hear how far the log is durable.
@@ -484,26 +641,20 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Upkeep of the log, as the maintenance thread of a node does it, and a look into what has become durable.
+    /// A look into what has become durable.
     fn second(&mut self, life: &mut Life) -> Result<(), Broken> {
-        let mut more = true;
-        let mut steps = 0;
-        while more {
-            steps += 1;
-            more = match life.node.database.maintain() {
-                Ok(more) if steps < STEPS_MAX => more,
-                Ok(_) => return Err(Broken::new(Invariant::Taken, "upkeep has no end")),
-                Err(_) if life.device.is_gone() => return Ok(()),
-                Err(error) => return Err(Broken::new(Invariant::Taken, error.to_string())),
-            };
-        }
-        if self.now_ns - self.moved_ns > STUCK_NS && !self.is_done(life) {
-            let found = "readings are left, and nothing is taken or acknowledged any more";
-            return Err(Broken::new(Invariant::Taken, found));
+        if self.now_ns - self.moved_ns > STUCK_NS {
+            if !self.is_done(life) {
+                let found = "readings are left, and nothing is taken or acknowledged any more";
+                return Err(Broken::new(Invariant::Taken, found));
+            }
+            Self::check_not_stuck(life)?;
         }
         self.follow(life)?;
         self.check_moments(life)?;
+        self.check_timely(life)?;
         life.free_ns = life.free_ns.max(self.now_ns) + life.device.take_spent_ns();
+        self.hear_wake_up(life);
         life.queue.push(self.now_ns + SECOND_NS, Event::Second);
         Ok(())
     }
@@ -512,7 +663,15 @@ impl<'s> Run<'s> {
     fn follow(&mut self, life: &mut Life) -> Result<(), Broken> {
         let lost = |found: String| Err(Broken::new(Invariant::NothingLost, found));
         let sensors = life.node.sensors(&self.feed).to_vec();
+        // Probes, and objects whose names are lost, are judged where the whole log is read.
+        let is_harmed = self.is_harmed(Some(&life.device));
+        let skips_unknown = self.probes.is_some() || is_harmed;
+        if is_harmed {
+            self.followed.miss_copies();
+            self.harm.hides = true;
+        }
         loop {
+            let from = life.cursor.next_lsn();
             let mut broken = None;
             let (followed, feed, ledger) = (&mut self.followed, &self.feed, &self.ledger);
             let stepped = life.node.database.follow(
@@ -526,7 +685,7 @@ impl<'s> Run<'s> {
                         time: entry.recorded,
                         value: entry.value,
                     };
-                    if broken.is_none() {
+                    if broken.is_none() && !(skips_unknown && logged.sensor.is_none()) {
                         broken = followed.add(feed, ledger, &logged).err();
                     }
                 },
@@ -537,10 +696,14 @@ impl<'s> Run<'s> {
             let step = match stepped {
                 Ok(step) => step,
                 Err(_) if life.device.is_gone() => return Ok(()),
+                Err(_) if self.may_fail(&life.device) => {
+                    self.harm.hides = true;
+                    return Ok(());
+                }
                 Err(error) => return lost(format!("the log cannot be followed: {error}")),
             };
             if step.readings_gone > 0 || step.readings_missing > 0 {
-                return lost(format!("the log has a gap: {step:?}"));
+                self.check_gap(life, from, &step)?;
             }
             // After each step: the device may end before the next one.
             self.followed_end = life.cursor.next_lsn();
@@ -556,14 +719,17 @@ impl<'s> Run<'s> {
 
     /// Checks what power cuts at drawn moments of the last step would have left.
     fn check_moments(&mut self, life: &Life) -> Result<(), Broken> {
+        self.count_deleted(life);
+        let is_harmed = self.is_harmed(Some(&life.device));
         for moment in life.device.take_moments() {
             let end = moment.durable_end;
             let torn = moment.with_last_torn(&mut self.random);
             let random = moment.at_random(&mut self.random);
             // What was durable may have been acknowledged then, on another thread.
-            self.check_image(moment.without_cache(), end, Invariant::TrueAcknowledgement)?;
-            self.check_image(torn, end, Invariant::NothingLost)?;
-            self.check_image(random, end, Invariant::NothingLost)?;
+            let acknowledged = Invariant::TrueAcknowledgement;
+            self.check_image(moment.without_cache(), (end, is_harmed), acknowledged)?;
+            self.check_image(torn, (end, is_harmed), Invariant::NothingLost)?;
+            self.check_image(random, (end, is_harmed), Invariant::NothingLost)?;
         }
         Ok(())
     }
@@ -571,142 +737,19 @@ impl<'s> Run<'s> {
     fn check_image(
         &mut self,
         device: SimDevice,
-        durable_end: u64,
+        (durable_end, is_harmed): (u64, bool),
         invariant: Invariant,
-    ) -> Result<(), Broken> {
+    ) -> Result<Contents, Broken> {
         self.figures.images += 1;
-        check::image(device, &self.feed, &self.ledger, durable_end, invariant)
-    }
-
-    // ---- ends ----
-
-    fn is_done(&self, life: &Life) -> bool {
-        let is_over =
-            |source: &Source| source.next >= self.setup.readings && source.pending.is_empty();
-        life.waiting == 0 && !life.checkpoint_unfinished && self.sources.iter().all(is_over)
-    }
-
-    /// Sets off the planned end once its reading was offered, and the last one once everything is done.
-    fn set_off_end(&mut self, life: &mut Life) {
-        let is_done = self.is_done(life);
-        let Some(planned) = life.planned else {
-            life.stops = is_done;
-            return;
+        let expected = Expected {
+            feed: &self.feed,
+            ledger: &self.ledger,
+            durable_end,
+            gone_end: self.gone.end(),
+            is_harmed,
+            probes: self.probes.as_ref(),
+            invariant,
         };
-        let is_due = is_done || planned.at.is_none_or(|at| self.offered_end > at);
-        if life.is_set_off {
-            if is_done {
-                // No writes are left to wait for.
-                life.device.end_after_writes(0);
-            }
-        } else if is_due {
-            life.is_set_off = true;
-            let (end, writes) = (planned.end, planned.writes);
-            self.trail
-                .note(self.now_ns, Step::EndSetOff { end, writes });
-            match end {
-                End::Stop { .. } => life.stops = true,
-                End::Cut | End::Kill => life.device.end_after_writes(writes),
-            }
-        }
-    }
-
-    /// A life has crashed. Returns what it leaves.
-    fn crashed(
-        &mut self,
-        device: &Device,
-        planned: Option<PlannedEnd>,
-    ) -> Result<SimDevice, Broken> {
-        let end = planned.map_or(End::Cut, |planned| planned.end);
-        let left = match end {
-            End::Kill => {
-                self.figures.kills += 1;
-                device.left_running()
-            }
-            End::Cut | End::Stop { .. } => {
-                self.figures.cuts += 1;
-                device.left_by_cut(self.random.next_u64())
-            }
-        };
-        self.ended(end, &left)?;
-        Ok(left)
-    }
-
-    /// Everything taken becomes durable and is acknowledged, and the node stops.
-    fn stop(&mut self, mut life: Life) -> Result<Option<SimDevice>, Broken> {
-        let fails = |error: String| Broken::new(Invariant::Taken, format!("at a stop: {error}"));
-        let database = Arc::clone(&life.node.database);
-        self.commit_readings_max = self.commit_readings_max.max(life.waiting);
-        let mut rounds = 0;
-        while database.pump().map_err(|error| fails(error.to_string()))? {
-            rounds += 1;
-            if rounds > STEPS_MAX {
-                return Err(fails("a checkpoint has no end".to_owned()));
-            }
-        }
-        self.check_moments(&life)?;
-        let durable_end = database.durable_end();
-        self.announce(&mut life, durable_end);
-        if let Some(source) = self
-            .sources
-            .iter()
-            .find(|source| !source.pending.is_empty())
-        {
-            let number = source.pending.front().map_or(0, |(_, number)| *number);
-            return Err(fails(format!("reading {number} is not acknowledged")));
-        }
-        self.follow(&mut life)?;
-        if life.cursor.next_lsn() != durable_end {
-            let end = life.cursor.next_lsn();
-            let found = format!("the log ends at {end} for a follower, and at {durable_end}");
-            return Err(Broken::new(Invariant::NothingLost, found));
-        }
-        let store = database.close().map_err(|error| fails(error.to_string()))?;
-        self.check_moments(&life)?;
-        store.close().map_err(|error| fails(error.to_string()))?;
-        self.check_moments(&life)?;
-        self.pass(life.device.take_spent_ns());
-        let end = life
-            .planned
-            .map_or(End::Stop { reboots: true }, |planned| planned.end);
-        let left = life.device.left_running();
-        self.figures.stops += 1;
-        self.was_stopped = true;
-        let is_last = life.planned.is_none();
-        drop(life);
-        self.ended(end, &left)?;
-        if !is_last {
-            return Ok(Some(left));
-        }
-        self.followed
-            .complete(&self.ledger, Invariant::NothingLost)?;
-        if self.draw.is_quiet {
-            self.followed.exact(&self.ledger)?;
-        }
-        Ok(None)
-    }
-
-    /// Checks what a life has left, and lets the time until the next one pass.
-    fn ended(&mut self, end: End, left: &SimDevice) -> Result<(), Broken> {
-        let image_hash = left.image_hash();
-        self.trail
-            .note(self.now_ns, Step::Ended { end, image_hash });
-        self.check_image(left.clone(), self.durable_end, Invariant::NothingLost)?;
-        for source in &mut self.sources {
-            // What is not acknowledged is offered again.
-            if let Some((_, first)) = source.pending.front() {
-                source.next = *first;
-            }
-            source.pending.clear();
-            source.progress = LineProgress::default();
-            source.waits = false;
-        }
-        let down_ns = self.random.below(DOWN_NS_MAX);
-        self.pass(down_ns);
-        if matches!(end, End::Cut | End::Stop { reboots: true }) {
-            self.clock.reboot();
-            self.clock.set_wall_trusted(self.random.coin());
-        }
-        Ok(())
+        check::image(device, &expected)
     }
 }

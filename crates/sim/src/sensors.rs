@@ -13,6 +13,8 @@ use trace::Reading;
 
 /// Wall time at which a run begins, in ms since 1970.
 pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
+/// How many seconds of the trace may pass in one.
+pub(crate) const SPEEDS: [u64; 5] = [1, 2, 5, 10, 20];
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Readings of the trace in a second, rounded down.
@@ -77,6 +79,20 @@ impl Sensors {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.names.len()
+    }
+
+    /// Returns what a sensor measures: the first levels of its key.
+    pub(crate) fn measurement(&self, sensor: u16) -> &str {
+        &self.names[usize::from(sensor)].measurement
+    }
+
+    /// Returns the sensors whose keys match a pattern, ascending.
+    pub(crate) fn matching(&self, pattern: &str) -> Vec<u16> {
+        let keys = self.by_key.iter();
+        let matching = keys.filter(|(key, _)| base::pattern::matches(pattern, key));
+        let mut sensors: Vec<u16> = matching.map(|(_, sensor)| *sensor).collect();
+        sensors.sort_unstable();
+        sensors
     }
 }
 
@@ -179,7 +195,7 @@ mod tests {
     #[test]
     fn a_number_comes_back_from_key_and_time() {
         let sensors = Sensors::read(1_000).expect("the bundled trace");
-        for speed in crate::draw::SPEEDS {
+        for speed in SPEEDS {
             let feed = Feed::new(&sensors, speed, 1);
             let mut line = String::new();
             let mut absurd = 0;

@@ -3,7 +3,8 @@
 //! A thread of a mount that stores pages may sleep in the kernel until a read is answered. If the process is killed
 //! then, it cannot end, because that thread cannot end. Its descriptors stay open, so the kernel keeps waiting for
 //! replies, and so does every program that reads. Therefore a small separate process notices the death of the mount's
-//! process and aborts the connection. The kernel reports the death independently of the other threads.
+//! process and aborts the connection. The kernel reports the death independently of the other threads. Then the process
+//! takes the mount away, as names that the kernel has cached would make it look healthy.
 //!
 //! It is forked before the process has grown. From then on it only makes system calls with memory that was prepared
 //! before. Other threads may have held locks at that moment, for example the allocator's.
@@ -266,7 +267,7 @@ struct Target {
     /// such files.
     abort: RawFd,
     directory: *const c_char,
-    mount: (u64, u32, u32),
+    mount: MountId,
 }
 
 impl Target {
@@ -286,12 +287,12 @@ impl Target {
             Some(Self {
                 abort: libc::open(file, libc::O_WRONLY | libc::O_CLOEXEC),
                 directory,
-                mount: mount_at(directory),
+                mount: mount_at(libc::AT_FDCWD, directory, 0),
             })
         }
     }
 
-    /// Aborts the connection: every request now and later fails.
+    /// Aborts the connection: every request now and later fails. Takes the mount away.
     unsafe fn abort(&self) {
         let one = b'1';
         // SAFETY: a C string and a byte that live until the calls return.
@@ -300,32 +301,96 @@ impl Target {
                 self.abort >= 0 && libc::write(self.abort, (&raw const one).cast(), 1) == 1;
             // Use this only if the kernel's control files are not mounted. The unmount fails while programs use the
             // mount, but the connection is aborted anyway.
-            if !is_aborted && self.abort < 0 && mount_at(self.directory) == self.mount {
+            let is_there = || mount_at(libc::AT_FDCWD, self.directory, 0) == self.mount;
+            if !is_aborted && self.abort < 0 && is_there() {
                 libc::umount2(self.directory, libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW);
             }
+            self.take_away();
         }
     }
+
+    /// Removes the mount from the directory. Programs keep the files of it that they have open. The mount is held
+    /// meanwhile and removed through that hold, so the next mount on the directory cannot be hit.
+    unsafe fn take_away(&self) {
+        if !self.mount.is_unique {
+            return;
+        }
+        // SAFETY: C strings that live until the calls return. The hold ends with this process, which ends next.
+        unsafe {
+            let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+            let held = libc::open(self.directory, flags);
+            if held < 0 || mount_at(held, c"".as_ptr(), libc::AT_EMPTY_PATH) != self.mount {
+                return;
+            }
+            let path = path_of(held);
+            libc::umount2(path.as_ptr().cast(), libc::MNT_DETACH);
+        }
+    }
+}
+
+/// The bytes of the path of a descriptor, with its zero.
+const PATH_BYTES: usize = 32;
+
+/// Returns the path of a descriptor that is not negative, with a zero behind it. Does not allocate.
+fn path_of(descriptor: RawFd) -> [u8; PATH_BYTES] {
+    const FOLDER: &[u8] = b"/proc/self/fd/";
+    let mut path = [0; PATH_BYTES];
+    path[..FOLDER.len()].copy_from_slice(FOLDER);
+    let (mut end, mut rest) = (FOLDER.len() + 1, descriptor / 10);
+    while rest > 0 {
+        end += 1;
+        rest /= 10;
+    }
+    rest = descriptor;
+    for digit in path[FOLDER.len()..end].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    path
+}
+
+/// The identity of a mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct MountId {
+    id: u64,
+    device: (u32, u32),
+    /// No other mount ever has this identity.
+    is_unique: bool,
 }
 
 /// Requests the mount id that is never reused, from Linux 6.8 on; older kernels return the usual id.
 const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
 
-/// Returns the identity of the mount at a directory, without a request to the mount.
-unsafe fn mount_at(directory: *const c_char) -> (u64, u32, u32) {
+/// Returns the identity of the mount at a path, without a request to the mount.
+unsafe fn mount_at(folder: RawFd, path: *const c_char, flags: libc::c_int) -> MountId {
     // SAFETY: all zero is a valid `statx`; the C string and the structure live until the call returns.
     let found = unsafe {
         let mut found: libc::statx = std::mem::zeroed();
-        let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+        let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT | flags;
         let wanted = libc::STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
-        libc::statx(libc::AT_FDCWD, directory, flags, wanted, &raw mut found);
+        libc::statx(folder, path, flags, wanted, &raw mut found);
         found
     };
-    (found.stx_mnt_id, found.stx_dev_major, found.stx_dev_minor)
+    MountId {
+        id: found.stx_mnt_id,
+        device: (found.stx_dev_major, found.stx_dev_minor),
+        is_unique: found.stx_mask & STATX_MNT_ID_UNIQUE != 0,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::died_by;
+    use super::{died_by, path_of};
+
+    #[test]
+    fn the_path_of_a_descriptor_has_all_of_its_digits() {
+        for descriptor in [0, 7, 10, 1_024, i32::MAX] {
+            let path = path_of(descriptor);
+            let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap();
+            let expected = format!("/proc/self/fd/{descriptor}");
+            assert_eq!(path.to_str().unwrap(), expected);
+        }
+    }
 
     #[test]
     fn a_process_is_dead_when_its_first_thread_is_or_has_to_be() {

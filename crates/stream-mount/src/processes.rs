@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_deceives_nobody() {
+    fn a_process_name_with_brackets_is_parsed() {
         let line = "7 (a) S 1 9 (b) R 42 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 99 1";
         assert_eq!(parse(line), Some((42, 12345)));
         assert_eq!(parse("7 (a) R 42"), None);

@@ -118,7 +118,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn as_many_wait_at_the_same_time_as_there_are() {
+    fn as_many_readers_wait_at_once_as_there_are_threads() {
         let readers = Readers::default();
         let all_there = Arc::new(Barrier::new(65));
         let (tell, told) = channel();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_are_threads_wait_their_turn_and_far_more_are_refused() {
+    fn readers_beyond_the_threads_wait_their_turn_and_far_more_are_refused() {
         let readers = Readers::default();
         let (open, gate) = channel::<()>();
         let gate = Arc::new(Mutex::new(gate));

@@ -121,6 +121,21 @@ pub fn clear_dead(directory: &Path) -> Result<bool, MountError> {
         Err(error @ MountError::Silent) => return Err(error),
         _ => return Ok(false),
     }
+    match take_out_dead(directory) {
+        // The guard of the dead mount may have taken it away meanwhile.
+        Err(MountError::DeadMount)
+            if !matches!(
+                check_directory(directory),
+                Err(MountError::DeadMount | MountError::Silent)
+            ) =>
+        {
+            Ok(true)
+        }
+        taken => taken.map(|()| true),
+    }
+}
+
+fn take_out_dead(directory: &Path) -> Result<(), MountError> {
     // The directory itself does not respond.
     let directory = path_unasked(directory).map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => MountError::DeadMount,
@@ -135,7 +150,7 @@ pub fn clear_dead(directory: &Path) -> Result<bool, MountError> {
     }
     let whereabouts = place.now(true).map_err(|_| MountError::DeadMount)?;
     match whereabouts.take_out() {
-        None => Ok(true),
+        None => Ok(()),
         Some(_) => Err(MountError::DeadMount),
     }
 }

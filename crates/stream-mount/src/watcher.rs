@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(
             told.recv().unwrap(),
             second,
-            "also before anybody has waited for it"
+            "also before its parent has waited for it"
         );
         children[0].kill().unwrap();
         assert_eq!(told.recv().unwrap(), first);

@@ -260,26 +260,7 @@ impl Store {
     }
 
     fn read_from(&self, pack: &File, at: &Location) -> Result<Vec<u8>, StoreError> {
-        let path = self.layout.pack(at.pack);
-        let damaged = || StoreError::damaged(&path, format_args!("the segment at {}", at.offset));
-        if at.bytes > SEGMENT_BYTES_MAX || at.offset < SEGMENT_HEADER_BYTES as u64 {
-            return Err(damaged());
-        }
-        let mut bytes = vec![0; SEGMENT_HEADER_BYTES + at.bytes as usize];
-        let from = at.offset - SEGMENT_HEADER_BYTES as u64;
-        pack.read_exact_at(&mut bytes, from).map_err(|error| {
-            if error.kind() == io::ErrorKind::UnexpectedEof {
-                damaged()
-            } else {
-                system(&path, "cannot be read", error)
-            }
-        })?;
-        let sum = crc32c::crc32c(&bytes[SEGMENT_HEADER_BYTES..]);
-        if index::word(&bytes, 0) != at.bytes || index::word(&bytes, 4) != sum {
-            return Err(damaged());
-        }
-        bytes.drain(..SEGMENT_HEADER_BYTES);
-        Ok(bytes)
+        read_segment(pack, &self.layout.pack(at.pack), at)
     }
 
     /// Lets the kernel read a segment ahead. Returns whether the kernel was asked. Errors are ignored; a later read
@@ -439,7 +420,7 @@ impl State {
     }
 
     /// Like [`Self::load`], but skips packs that are no regular files or cannot be read.
-    pub(crate) fn load_what_can_be_read(layout: &Layout) -> Result<Self, StoreError> {
+    pub(crate) fn load_readable(layout: &Layout) -> Result<Self, StoreError> {
         let (packs, indexes) = layout.numbers()?;
         Self::load_listed(layout, &Self::default(), &packs, &indexes, true)
     }
@@ -648,6 +629,29 @@ pub(crate) fn is_pack_header(header: &[u8; PACK_HEADER_BYTES]) -> bool {
 /// Returns the first block of a segment.
 pub(crate) fn first_block(segment: u32) -> usize {
     segment as usize * SEGMENT_BLOCKS as usize
+}
+
+/// Returns the compressed bytes of a segment of this pack, after checking the checksum.
+pub(crate) fn read_segment(pack: &File, path: &Path, at: &Location) -> Result<Vec<u8>, StoreError> {
+    let damaged = || StoreError::damaged(path, format_args!("the segment at {}", at.offset));
+    if at.bytes > SEGMENT_BYTES_MAX || at.offset < SEGMENT_HEADER_BYTES as u64 {
+        return Err(damaged());
+    }
+    let mut bytes = vec![0; SEGMENT_HEADER_BYTES + at.bytes as usize];
+    let from = at.offset - SEGMENT_HEADER_BYTES as u64;
+    pack.read_exact_at(&mut bytes, from).map_err(|error| {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            damaged()
+        } else {
+            system(path, "cannot be read", error)
+        }
+    })?;
+    let sum = crc32c::crc32c(&bytes[SEGMENT_HEADER_BYTES..]);
+    if index::word(&bytes, 0) != at.bytes || index::word(&bytes, 4) != sum {
+        return Err(damaged());
+    }
+    bytes.drain(..SEGMENT_HEADER_BYTES);
+    Ok(bytes)
 }
 
 /// Unpacks a segment; `None` if a block does not match its hash. `hashes` begins with that of the segment's first

@@ -4,6 +4,6 @@
 mod entry;
 
 #[test]
-fn stream_cache() {
+fn the_corpus_of_stream_cache_holds() {
     crate::replay::replay("stream_cache", entry::stream_cache);
 }

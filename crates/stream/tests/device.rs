@@ -13,7 +13,7 @@ use stream::wire::{Answer, Refusal, Request};
 use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
 
 #[test]
-fn every_block_of_every_file_is_what_was_published() {
+fn every_block_of_every_file_equals_the_published_one() {
     let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
     let device = Device::start(settings(&fake)).unwrap();
     assert_eq!(device.manifest().version, 1);
@@ -236,7 +236,7 @@ fn a_flipped_byte_is_found() {
 }
 
 #[test]
-fn another_length_is_found() {
+fn a_block_of_another_length_is_rejected() {
     survives(Reason::Length, |peer, id, at| {
         peer.prove(at);
         let mut block = peer.tree.block(at);
@@ -373,7 +373,7 @@ fn a_server_that_is_silent_makes_late_and_nothing_worse() {
 }
 
 #[test]
-fn the_deadline_is_counted_from_the_request_and_what_is_here_is_returned_after_it() {
+fn the_deadline_counts_from_the_request_and_cached_blocks_come_after_it() {
     let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
     let cache = Arc::new(MemoryCache::default());
     let device = Device::start(Settings {
@@ -396,7 +396,7 @@ fn the_deadline_is_counted_from_the_request_and_what_is_here_is_returned_after_i
 
 /// The maintenance thread reports what tasks have read, while another thread ends them.
 #[test]
-fn the_end_of_a_task_does_not_overtake_what_it_has_read() {
+fn the_end_of_a_task_does_not_overtake_its_reads() {
     const TASKS: usize = 200;
     let (tell, told) = std::sync::mpsc::channel();
     let fake = Fake::start(Tree::usual(), move |_, request| {

@@ -302,6 +302,68 @@ fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
     assert_eq!(told, starts);
 }
 
+/// Returns the number of ends of tasks that a server was told of.
+fn ends(seen: &[Request]) -> usize {
+    let is_end = |request: &&Request| matches!(request, Request::End { .. });
+    seen.iter().filter(is_end).count()
+}
+
+/// A program that ends with EIO has not read what it needs. A server that took it for a whole run would forget the
+/// rest.
+#[test]
+fn a_start_that_fails_in_an_outage_is_told_to_no_server() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(Settings {
+        deadline: Duration::from_secs(2),
+        ..settings(&fake)
+    })
+    .unwrap();
+    fake.stop();
+    support::wait_until(|| !device.is_connected());
+    let token = device.begin(FileId(1));
+    assert_eq!(device.read(Some(token), at(1, 0)), Err(ReadError::Late));
+    device.end(token, true);
+    let start = device.starts()[0];
+    assert_eq!((start.read, start.is_exact), (0, false));
+    fake.again();
+    support::wait_until(|| device.is_connected());
+    // The next start teaches again.
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 40)).unwrap();
+    device.end(token, true);
+    fake.wait_for(|seen| ends(seen) > 0);
+    assert_eq!((ends(&fake.seen()), device.counters().told_late), (1, 0));
+    assert_eq!(device.starts()[0].read, 1);
+}
+
+/// The server answers everything but one read, so the task has a server when its read fails.
+#[test]
+fn a_start_with_a_read_that_is_never_answered_has_no_end_at_the_server() {
+    let fake = Fake::start(Tree::usual(), |_, request| match request {
+        Request::Read { at, .. } if at.index == 7 => Flow::Done,
+        _ => Flow::Usual,
+    });
+    let device = Device::start(Settings {
+        deadline: Duration::from_secs(2),
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 40)).unwrap();
+    assert_eq!(device.read(Some(token), at(1, 7)), Err(ReadError::Late));
+    device.end(token, true);
+    support::wait_until(|| device.is_connected());
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 41)).unwrap();
+    device.end(token, true);
+    fake.wait_for(|seen| ends(seen) > 0);
+    assert_eq!(ends(&fake.seen()), 1);
+    let starts = device.starts();
+    assert_eq!([starts[0].read, starts[1].read], [1, 1]);
+    assert!(!starts[1].is_exact);
+}
+
 #[test]
 fn a_server_that_gives_no_neighbours_is_asked_for_none() {
     let fake = Fake::start(Tree::usual(), |peer, request| match request {
@@ -332,7 +394,7 @@ fn a_server_that_gives_no_neighbours_is_asked_for_none() {
 }
 
 #[test]
-fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
+fn a_first_start_asks_for_runs_and_reports_only_read_blocks() {
     let tree = Tree::usual();
     let needed: Vec<BlockAt> = [0, 5, 1, 40, 33, 69, 6].map(|index| at(1, index)).to_vec();
     let fake = Fake::start(tree, |_, _| Flow::Usual);
@@ -378,7 +440,7 @@ fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
 }
 
 #[test]
-fn fetched_blocks_are_in_the_cache_whatever_happens_on_the_way() {
+fn fetched_blocks_are_in_the_cache_despite_lost_connections() {
     let count = Mutex::new(0);
     let fake = Fake::start(Tree::usual(), move |_, request| {
         let mut count = count.lock().unwrap();
@@ -447,7 +509,7 @@ fn a_silent_server_holds_up_no_start_that_has_a_manifest() {
 }
 
 #[test]
-fn without_a_server_what_is_missing_is_said_and_not_waited_for() {
+fn without_a_server_missing_blocks_are_reported_without_a_wait() {
     let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
     let with_cache = Settings {
         cache: Some(Arc::new(MemoryCache::default()) as _),
@@ -569,7 +631,7 @@ fn a_fetch_onto_a_full_disk_stops_early_and_has_written_little() {
 }
 
 #[test]
-fn of_a_damaged_store_all_else_is_fetched_and_the_damage_is_counted() {
+fn sound_blocks_of_a_damaged_store_are_fetched_and_damage_is_counted() {
     let broken = |at: &BlockAt| at.file == FileId(1) && at.index / 32 == 1;
     let fake = Fake::start(Tree::usual(), move |peer, request| match request {
         Request::Fetch { id, blocks } if blocks.iter().any(broken) => {

@@ -127,7 +127,7 @@ fn read(served: &Served, device: &Device, token: Token) {
 }
 
 #[test]
-fn all_files_are_what_was_published() {
+fn all_files_equal_the_published_ones() {
     let served = Served::new("end-all");
     let device = Device::start(Settings {
         connections: 2,

@@ -12,21 +12,21 @@ mod manifest;
 use crate::replay::replay;
 
 #[test]
-fn stream_manifest() {
+fn the_corpus_of_stream_manifest_holds() {
     replay("stream_manifest", manifest::stream_manifest);
 }
 
 #[test]
-fn stream_request() {
+fn the_corpus_of_stream_request_holds() {
     replay("stream_request", entries::stream_request);
 }
 
 #[test]
-fn stream_answer() {
+fn the_corpus_of_stream_answer_holds() {
     replay("stream_answer", entries::stream_answer);
 }
 
 #[test]
-fn stream_actions() {
+fn the_corpus_of_stream_actions_holds() {
     replay("stream_actions", actions::stream_actions);
 }

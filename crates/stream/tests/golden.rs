@@ -90,7 +90,7 @@ fn manifest(large: ContentId, small: ContentId) -> Manifest {
 }
 
 #[test]
-fn made_files_have_the_pinned_bytes() {
+fn published_files_have_the_pinned_bytes() {
     let scratch = Scratch::new("golden");
     let (folder, store_path, key) = (
         scratch.path("tree"),
@@ -125,7 +125,7 @@ fn made_files_have_the_pinned_bytes() {
 }
 
 #[test]
-fn files_made_before_are_read() {
+fn files_of_an_older_program_are_read() {
     let scratch = Scratch::new("golden-read");
     let store_path = scratch.path("store");
     for folder in ["packs", "manifests"] {

@@ -100,7 +100,7 @@ fn received_bytes_do_not_wait_for_a_blocked_writer() {
 }
 
 #[test]
-fn shutdown_wakes_who_reads_and_who_writes() {
+fn shutdown_wakes_reader_and_writer() {
     let identities = Identities::new();
     for tls in [false, true] {
         let server = Server::silent(tls.then(|| identities.server()));
@@ -166,7 +166,7 @@ fn a_record_that_comes_byte_by_byte_does_not_put_the_time_limit_off() {
 }
 
 #[test]
-fn a_writer_that_nobody_reads_gives_up_after_its_time_limit() {
+fn a_writer_without_a_reader_gives_up_after_its_time_limit() {
     let identities = Identities::new();
     for tls in [false, true] {
         let server = Server::silent(tls.then(|| identities.server()));
@@ -199,7 +199,7 @@ fn a_server_that_says_nothing_is_given_up_at_the_deadline() {
 }
 
 #[test]
-fn without_tls_only_this_machine_is_talked_to() {
+fn only_this_machine_is_reached_without_tls() {
     // A documentation address (RFC 5737): nothing is sent there.
     let error = connect(&settings("192.0.2.1:9", None)).err().unwrap();
     assert!(matches!(error, LinkError::NotLoopback(_)), "{error}");
@@ -225,7 +225,7 @@ fn do_they_talk(
 }
 
 #[test]
-fn only_the_right_ones_talk_to_each_other() {
+fn only_certificates_of_one_authority_connect() {
     let identities = Identities::new();
     let folder = &identities.folder;
     let (server, device) = (identities.server(), identities.device());

@@ -191,6 +191,57 @@ fn lost_content_of_a_store_is_packed_again_from_the_tree() {
     assert!(publish().unwrap().had_no_version);
 }
 
+/// A version that takes damaged content from the store could not be read.
+#[test]
+fn changed_bytes_of_a_pack_are_packed_again_from_the_tree() {
+    use stream::publish::check;
+    let scratch = Scratch::new("changed-bytes");
+    let (tree, store) = (scratch.path("tree"), scratch.path("store"));
+    write(&scratch.path("tree/first"), 2_000_000, 1);
+    write(&scratch.path("tree/same"), 2_000_000, 1);
+    let publish = || pack(&tree, &store, &options(), &mut |_| {}).unwrap();
+    let first = publish();
+    assert!(first.is_new && first.packs_damaged.is_empty(), "{first:?}");
+    let packed = scratch.path("store/packs/0000000001.pack");
+    let damage = || {
+        let mut bytes = fs::read(&packed).unwrap();
+        let middle = bytes.len() / 2;
+        for byte in &mut bytes[middle..middle + 400] {
+            *byte ^= 0x55;
+        }
+        fs::write(&packed, bytes).unwrap();
+    };
+    let is_right = |version: u64| {
+        let opened = Store::open(&store).unwrap();
+        let published = opened.published(version).unwrap();
+        compare(&opened, &published.manifest, ROOT, &tree);
+        let report = check(&store, &mut |_| {}).unwrap();
+        assert_eq!(report.damage.newest_lacking, None, "{report:?}");
+    };
+    // The next version takes the content that has not changed.
+    damage();
+    write(&scratch.path("tree/second"), 100_000, 2);
+    let second = publish();
+    assert!(second.is_new && second.written.contents == 2, "{second:?}");
+    assert_eq!(second.packs_damaged, std::slice::from_ref(&packed));
+    is_right(second.version);
+    let again = publish();
+    let is_mended = !again.is_new && again.written.contents == 0 && again.packs_damaged.is_empty();
+    assert!(is_mended, "{again:?}");
+    // A tree without changes mends its own version.
+    fs::remove_dir_all(&store).unwrap();
+    fs::remove_file(scratch.path("tree/second")).unwrap();
+    publish();
+    damage();
+    let same = publish();
+    let is_mended = !same.is_new && same.written.contents == 1;
+    assert!(
+        is_mended && same.packs_damaged == [packed.clone()],
+        "{same:?}"
+    );
+    is_right(1);
+}
+
 #[test]
 fn two_first_publications_at_once_make_one_store() {
     for _ in 0..20 {

@@ -13,7 +13,7 @@ use stream::predict::Mode;
 use stream::provide::Arm;
 use stream::server::{Identity, Reason, Server, ServerError};
 use stream::tls::{Authority, DEVICES_FILE, device_config};
-use stream::wire::{Answer, Held, Refusal, Request};
+use stream::wire::{Answer, HeldBlocks, Refusal, Request};
 use stream::{BlockAt, FileId, Token};
 
 fn sorted(mut blocks: Vec<BlockAt>) -> Vec<BlockAt> {
@@ -32,7 +32,7 @@ fn is_closed(device: &mut Device) -> bool {
 }
 
 #[test]
-fn a_device_gets_the_manifest_and_what_it_reads() {
+fn a_device_gets_the_manifest_and_its_read_blocks() {
     let scratch = published("server-read");
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
@@ -57,7 +57,7 @@ fn neighbours_come_behind_a_demand_and_never_twice() {
     let scratch = published("server-around");
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
-    device.begin(1, "bin/task", Held::default());
+    device.begin(1, "bin/task", HeldBlocks::default());
     device.begun(1);
     let at = |index| device.at("bin/task", index);
     let (first, second) = (at(3), at(2));
@@ -115,7 +115,7 @@ fn held_and_requested_blocks_are_left_out_of_the_plan() {
     let mut both = frame(&Request::Begin {
         token: token(2),
         task: device.file("bin/task"),
-        held: Held::of(held.clone()),
+        held: HeldBlocks::of(held.clone()),
     });
     both.extend(frame(&Request::Read {
         id: 5,
@@ -152,12 +152,12 @@ fn a_demand_overtakes_the_plan_and_is_not_sent_with_it() {
     let all: Vec<BlockAt> = (0..2500)
         .map(|index| device.at("bin/task", index))
         .collect();
-    device.begin(1, "bin/task", Held::default());
+    device.begin(1, "bin/task", HeldBlocks::default());
     device.begun(1);
     device.read(1, Some(1), all[0]);
     device.trace(1, &all);
     device.end(1, true);
-    device.begin(2, "bin/task", Held::default());
+    device.begin(2, "bin/task", HeldBlocks::default());
     assert_eq!(device.begun(2).0, 2500);
     // The device reads nothing until the buffers are full and the server waits.
     let prefetched = &running.watch.counters().blocks_prefetched;
@@ -287,7 +287,7 @@ fn refused(token: Option<Token>, reason: Refusal) -> Answer {
 }
 
 #[test]
-fn tokens_are_used_once_and_belong_to_who_began_them() {
+fn tokens_are_used_once_and_belong_to_their_device() {
     let scratch = published("server-tokens");
     let mut with = settings(&scratch);
     with.tasks_max = 2;
@@ -296,10 +296,10 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
     let mut other = Device::new(&running, &scratch, 2);
     let needed = needed(&device);
     let reused = refused(Some(token(1)), Refusal::TokenReused);
-    device.begin(1, "bin/task", Held::default());
+    device.begin(1, "bin/task", HeldBlocks::default());
     device.begun(1);
     for device in [&mut device, &mut other] {
-        device.begin(1, "bin/task", Held::default());
+        device.begin(1, "bin/task", HeldBlocks::default());
         assert_eq!(device.checked(), reused);
     }
     // Reports of another device for this token have no effect, and the block that it reads is sent.
@@ -315,15 +315,15 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
     other.read(4, Some(1), needed[0]);
     device.trace(1, &needed[..5]);
     device.end(1, true);
-    device.begin(1, "bin/task", Held::default());
+    device.begin(1, "bin/task", HeldBlocks::default());
     assert_eq!(device.checked(), reused);
     // Blocks that the device has for one start are not sent for the other one.
     for (number, blocks) in [(2, 5), (3, 0)] {
-        device.begin(number, "bin/task", Held::default());
+        device.begin(number, "bin/task", HeldBlocks::default());
         assert_eq!(device.begun(number).0, blocks);
         device.prefetched(number);
     }
-    device.begin(4, "bin/task", Held::default());
+    device.begin(4, "bin/task", HeldBlocks::default());
     assert_eq!(device.checked(), refused(Some(token(4)), Refusal::Limit));
     let counters = running.watch.counters();
     assert_eq!(counters.refused(Reason::TokenReused), 3);
@@ -348,7 +348,7 @@ fn all_modes_and_arms_answer() {
         let running = Running::start(with);
         let mut device = Device::new(&running, &scratch, 1);
         let needed = needed(&device);
-        device.begin(1, "bin/task", Held::default());
+        device.begin(1, "bin/task", HeldBlocks::default());
         device.begun(1);
         for (id, at) in (1..).zip(&needed) {
             device.read(id, Some(1), *at);
@@ -387,7 +387,7 @@ fn pieces_are_compressed_once_and_better_in_the_background() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_is_read() {
+fn memory_is_bounded_with_any_reads() {
     let scratch = published("server-memory");
     let mut with = settings(&scratch);
     (with.memory_bytes_max, with.bundle_bytes_max) = (300 << 10, 20 << 10);
@@ -643,7 +643,7 @@ fn blocks_of_two_tasks_take_turns() {
         both.extend(frame(&Request::Begin {
             token: token(number),
             task: device.file(path),
-            held: Held::default(),
+            held: HeldBlocks::default(),
         }));
     }
     device.socket.write_all(&both).unwrap();
@@ -670,7 +670,7 @@ fn blocks_of_two_tasks_take_turns() {
 }
 
 #[test]
-fn a_tenant_moves_what_is_learned_for_itself_only() {
+fn a_tenant_changes_only_its_own_learned_actions() {
     let scratch = published("server-tenants");
     let authority = Authority::new(&scratch.path("authority")).unwrap();
     let server = scratch.path("server");

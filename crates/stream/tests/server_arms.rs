@@ -8,7 +8,7 @@ use stream::predict::Mode;
 use stream::predict::paper::SEG_MAX;
 use stream::provide::{Arm, Provider};
 use stream::store::{Published, Store};
-use stream::wire::Held;
+use stream::wire::HeldBlocks;
 use stream::{BLOCK_BYTES, BlockAt, SEGMENT_BLOCKS};
 
 /// The number of segments of the program, in its file and in its action.
@@ -34,7 +34,7 @@ fn learned(name: &str, mode: Mode) -> Scratch {
     let (running, mut device) = serve(&scratch, mode, Arm::None, NO_SEGMENT);
     let mut blocks = backwards(&device);
     let library = device.at("lib/lib.so", 0);
-    device.begin(1, "bin/task", Held::default());
+    device.begin(1, "bin/task", HeldBlocks::default());
     device.begun(1);
     device.read(1, Some(1), blocks[0]);
     device.read(2, Some(1), library);
@@ -87,7 +87,7 @@ fn backwards(device: &Device) -> Vec<BlockAt> {
 }
 
 fn begin(device: &mut Device) {
-    device.begin(2, "bin/task", Held::default());
+    device.begin(2, "bin/task", HeldBlocks::default());
     device.begun(2);
 }
 
@@ -119,7 +119,7 @@ fn madvise_asks_the_kernel_for_all_files_that_the_known_actions_name() {
 }
 
 #[test]
-fn variance_reads_first_segments_and_those_above_the_threshold_at_the_start_and_no_other() {
+fn variance_reads_first_segments_and_segments_above_the_threshold_at_the_start() {
     let scratch = learned("arms-variance", Mode::Paper);
     // The blocks of a segment of the program lie within a sixth of their file: some 0.07.
     for (variance_min, ahead) in [(NO_SEGMENT, FIRSTS), (0.05, u64::from(SEGMENTS) + 1)] {

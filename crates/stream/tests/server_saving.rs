@@ -129,7 +129,7 @@ fn greeted(running: &Running, scratch: &Scratch, version: u64) -> Device {
 
 /// A tenant has one file. With room for one version in memory, each connection evicts the other version.
 #[test]
-fn an_evicted_older_version_does_not_overwrite_what_the_newest_has_learned() {
+fn an_evicted_older_version_does_not_overwrite_the_knowledge_of_the_newest() {
     let scratch = published("server-older");
     let with_one = || {
         let mut with = settings(&scratch);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use stream::BlockAt;
 use stream::predict::Mode;
-use stream::wire::{Answer, Held, Request};
+use stream::wire::{Answer, HeldBlocks, Request};
 
 #[test]
 fn two_starts_at_once_are_sent_each_block_once() {
@@ -17,7 +17,7 @@ fn two_starts_at_once_are_sent_each_block_once() {
     let needed = needed(&device);
     device.run(1, "bin/task", &needed);
     for number in [2, 3] {
-        device.begin(number, "bin/task", Held::default());
+        device.begin(number, "bin/task", HeldBlocks::default());
     }
     let (mut came, mut over) = (Vec::new(), 0);
     while over < 2 {
@@ -67,7 +67,7 @@ fn a_lost_connection_unlearns_nothing() {
     device.run(1, "bin/task", &all);
     for number in 2..6 {
         let mut lost = Device::new(&running, &scratch, number);
-        lost.begin(number, "bin/task", Held::default());
+        lost.begin(number, "bin/task", HeldBlocks::default());
         lost.begun(number);
         lost.send(&Request::Trace {
             token: token(number),
@@ -116,14 +116,14 @@ fn the_second_server_on_a_store_keeps_nothing_and_says_so() {
 }
 
 #[test]
-fn in_mode_paper_neighbours_come_while_an_action_is_recorded() {
+fn neighbours_come_while_an_action_is_recorded_in_mode_paper() {
     let scratch = published("server-paper-neighbours");
     let mut with = settings(&scratch);
     with.predict = Mode::Paper;
     let running = Running::start(with);
     let mut device = Device::new(&running, &scratch, 1);
     let at = |device: &Device, index| device.at("bin/task", index);
-    device.begin(1, "bin/task", Held::default());
+    device.begin(1, "bin/task", HeldBlocks::default());
     device.begun(1);
     device.ask(1, Some(1), at(&device, 4), 3);
     assert_eq!(device.blocks().blocks, [at(&device, 4)]);
@@ -140,7 +140,7 @@ fn in_mode_paper_neighbours_come_while_an_action_is_recorded() {
         has_exited: true,
     });
     // The recorded action has the blocks that were read. The next block of it is sent, and no neighbour.
-    device.begin(2, "bin/task", Held::default());
+    device.begin(2, "bin/task", HeldBlocks::default());
     device.begun(2);
     device.ask(2, Some(2), read[0], 9);
     assert_eq!(device.blocks().blocks, [read[0]]);
@@ -158,7 +158,7 @@ fn segments_in_mode_paper_have_the_length_that_is_set() {
         let running = Running::start(with);
         let mut device = Device::new(&running, &scratch, 1);
         let read: Vec<BlockAt> = (0..30).map(|index| device.at("bin/task", index)).collect();
-        device.begin(1, "bin/task", Held::default());
+        device.begin(1, "bin/task", HeldBlocks::default());
         device.begun(1);
         device.ask(1, Some(1), read[0], 0);
         assert_eq!(device.blocks().blocks, [read[0]]);
@@ -171,7 +171,7 @@ fn segments_in_mode_paper_have_the_length_that_is_set() {
             is_exact: true,
             has_exited: true,
         });
-        device.begin(2, "bin/task", Held::default());
+        device.begin(2, "bin/task", HeldBlocks::default());
         device.begun(2);
         device.ask(2, Some(2), read[0], 0);
         assert_eq!(device.blocks().blocks, [read[0]]);

@@ -54,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn publishing_again_shares_what_is_the_same() {
+fn publishing_again_shares_unchanged_segments() {
     let scratch = Scratch::new("share");
     let (tree, store) = (scratch.path("tree"), scratch.path("store"));
     write(&tree.join("large"), 1_000_000, 1);
@@ -136,6 +136,11 @@ fn damage_is_told_with_the_files_that_need_it() {
         .into_iter()
         .find(|path| path.extension().unwrap() == "pack")
         .unwrap();
+    // A later `publish` would mend the damage.
+    write(&tree.join("new"), 10, 3);
+    publish(&tree, &store_path);
+    fs::remove_file(tree.join("well")).unwrap();
+    publish(&tree, &store_path);
     let mut damaged = fs::read(&pack).unwrap();
     damaged[at.offset as usize + 100] ^= 1;
     fs::write(&pack, damaged).unwrap();
@@ -148,10 +153,6 @@ fn damage_is_told_with_the_files_that_need_it() {
     assert!(matches!(damaged, Err(StoreError::Damaged { .. })));
     assert!(read(&store, 1, "well").unwrap() == bytes(5000, 2));
     // Pruning must not copy damage with a valid checksum.
-    write(&tree.join("new"), 10, 3);
-    publish(&tree, &store_path);
-    fs::remove_file(tree.join("well")).unwrap();
-    publish(&tree, &store_path);
     let refused = prune(&store_path, 1, &mut |_| {});
     assert!(matches!(
         refused,
@@ -228,7 +229,7 @@ fn a_segment_with_other_bytes_and_a_right_checksum_is_noticed() {
 }
 
 #[test]
-fn pruning_keeps_what_the_newest_versions_need() {
+fn pruning_keeps_the_packs_of_the_newest_versions() {
     let scratch = Scratch::new("prune");
     let (tree, store_path) = (scratch.path("tree"), scratch.path("store"));
     write(&tree.join("stays"), 200_000, 1);

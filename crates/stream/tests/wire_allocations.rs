@@ -79,7 +79,7 @@ fn hostile(seed: &mut u64, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_takes_memory_for_what_has_arrived() {
+fn a_message_takes_memory_only_for_arrived_bytes() {
     let mut seed = 0x9e37_79b9_7f4a_7c15;
     for round in 0..3000 {
         let payload = hostile(&mut seed, 1 + round % 300);
@@ -100,7 +100,7 @@ fn a_message_takes_memory_for_what_has_arrived() {
 }
 
 #[test]
-fn a_header_takes_no_memory_for_what_it_promises() {
+fn a_header_takes_no_memory_for_its_payload() {
     for length in [1u32, 1 << 16, (1 << 16) + 1, 1 << 20, u32::MAX] {
         let bytes = allocated(|| {
             let mut reader = FrameReader::for_requests();
@@ -114,7 +114,7 @@ fn a_header_takes_no_memory_for_what_it_promises() {
 }
 
 #[test]
-fn packed_blocks_take_memory_for_what_they_should_be() {
+fn packed_blocks_take_memory_only_for_their_stated_size() {
     // A frame that declares 2^60 bytes.
     let mut liar = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
     liar.extend_from_slice(&(1u64 << 60).to_le_bytes());

@@ -5,7 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 use stream::group::{GROUP_BLOCKS, Group, GroupAt, PROOF_VALUES_MAX};
 use stream::wire::{
-    Answer, BLOCKS_PER_MESSAGE_MAX, DecodeError, FrameReader, HELD_FILES_MAX, Held,
+    Answer, BLOCKS_PER_MESSAGE_MAX, DecodeError, FrameReader, HELD_FILES_MAX, HeldBlocks,
     MANIFEST_BYTES_MAX, REQUEST_BYTES_MAX, Refusal, Request,
 };
 use stream::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS, Token};
@@ -17,7 +17,7 @@ fn at(file: u32, index: u32) -> BlockAt {
 
 fn token() -> impl Strategy<Value = Token> {
     any::<[u8; 16]>()
-        .prop_filter("zero is nobody's", |bytes| *bytes != [0; 16])
+        .prop_filter("zero is no task's token", |bytes| *bytes != [0; 16])
         .prop_map(Token)
 }
 
@@ -39,10 +39,10 @@ fn blocks(min: usize, max: usize) -> impl Strategy<Value = Vec<BlockAt>> {
     })
 }
 
-fn held() -> impl Strategy<Value = Held> {
+fn held() -> impl Strategy<Value = HeldBlocks> {
     let runs = btree_set(0..5000u32, 1..40);
     btree_map(number(), runs, 0..20).prop_map(|files| {
-        Held::of(
+        HeldBlocks::of(
             files
                 .into_iter()
                 .flat_map(|(file, blocks)| blocks.into_iter().map(move |index| at(file, index)))
@@ -370,8 +370,8 @@ fn a_message_above_a_limit_is_refused() {
 }
 
 #[test]
-fn of_too_much_that_is_held_as_much_is_told_as_fits() {
-    let held = Held::of((0..40_000).map(|step| at(step / 4, step % 4 * 9)).collect());
+fn an_oversized_list_of_held_blocks_is_cut_to_fit() {
+    let held = HeldBlocks::of((0..40_000).map(|step| at(step / 4, step % 4 * 9)).collect());
     let begin = Request::Begin {
         token: Token([1; 16]),
         task: FileId(1),
@@ -387,8 +387,8 @@ fn of_too_much_that_is_held_as_much_is_told_as_fits() {
 }
 
 #[test]
-fn held_says_what_it_was_made_of() {
-    let held = Held::of(vec![at(3, 5), at(1, 1), at(3, 4), at(3, 5), at(3, 9)]);
+fn held_blocks_list_their_runs() {
+    let held = HeldBlocks::of(vec![at(3, 5), at(1, 1), at(3, 4), at(3, 5), at(3, 9)]);
     assert_eq!(
         held.files,
         [(FileId(1), vec![(1, 1)]), (FileId(3), vec![(4, 2), (9, 1)])]

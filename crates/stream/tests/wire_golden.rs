@@ -8,7 +8,8 @@ use base::wire::HEADER_BYTES;
 use std::path::{Path, PathBuf};
 use stream::group::{Group, GroupAt};
 use stream::wire::{
-    Answer, FrameReader, Held, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Refusal, Request, unpack,
+    Answer, FrameReader, HeldBlocks, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Refusal, Request,
+    unpack,
 };
 use stream::{BlockAt, BlockHash, FileId, Token};
 
@@ -39,7 +40,7 @@ fn messages(protocol: u16) -> Vec<(&'static str, Message)> {
         at(300, 1000),
         at(300, u32::MAX),
     ];
-    let held = Held::of(vec![at(1, 0), at(1, 1), at(1, 3), at(5, 200), at(300, 7)]);
+    let held = HeldBlocks::of(vec![at(1, 0), at(1, 1), at(1, 3), at(5, 200), at(300, 7)]);
     let request = Message::Request;
     let answer = Message::Answer;
     vec![
@@ -279,7 +280,7 @@ fn the_same_messages_make_the_same_bytes() {
 }
 
 #[test]
-fn bytes_made_before_are_read_today() {
+fn messages_of_the_golden_file_are_read() {
     for protocol in PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION {
         let bytes = std::fs::read(golden(protocol)).unwrap();
         let (mut reader, mut rest) = (FrameReader::for_answers(), &bytes[..]);
@@ -328,7 +329,7 @@ fn a_message_of_one_version_is_none_of_the_other() {
 }
 
 #[test]
-fn the_specification_shows_these_bytes() {
+fn the_specification_shows_the_golden_bytes() {
     let text = std::fs::read_to_string(beside("WIRE.md")).unwrap();
     for (name, message) in messages(PROTOCOL_VERSION) {
         let part = format!("{name}:\n\n{}", shown(&encoded(PROTOCOL_VERSION, &message)));

@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
@@ -67,7 +67,17 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     options: ClientOptions,
     clock: Arc<dyn Clock>,
-    loaded: Mutex<Option<Loaded>>,
+    /// Gets a line about a new key that others can read.
+    say: OnceLock<fn(&str)>,
+    loaded: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The files as they were read last; `None` if they could not be used.
+    files: Option<Loaded>,
+    /// Whether they could be used once.
+    was_read: bool,
 }
 
 struct Loaded {
@@ -98,8 +108,15 @@ impl Client {
         Self(Arc::new(Inner {
             options,
             clock,
-            loaded: Mutex::new(None),
+            say: OnceLock::new(),
+            loaded: Mutex::default(),
         }))
+    }
+
+    /// From now on `say` gets a line when a key has been replaced by one that every user of the machine can read.
+    pub fn say_with(&self, say: fn(&str)) {
+        // One that was given before does the same.
+        let _ = self.0.say.set(say);
     }
 
     /// Encrypts a connection to the server at this `host:port`. The caller sets the timeout; dropping the future closes
@@ -145,28 +162,41 @@ impl Client {
             options,
             clock,
             loaded,
+            ..
         } = &*self.0;
         // Taken before the files are read: a change meanwhile is seen at the next connection.
         let stamps = options.stamps();
         let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = &*loaded
+        if let Some(known) = &loaded.files
             && known.stamps == stamps
         {
             return Ok(Arc::clone(&known.config));
         }
-        *loaded = None;
+        loaded.files = None;
         let config = load(options, clock)?;
-        *loaded = Some(Loaded {
+        loaded.files = Some(Loaded {
             stamps,
             config: Arc::clone(&config),
         });
+        // At the start, the configuration's warnings have it.
+        if std::mem::replace(&mut loaded.was_read, true) {
+            self.warn();
+        }
         Ok(config)
+    }
+
+    fn warn(&self) {
+        let Inner { options, say, .. } = &*self.0;
+        let warning = options.identity.as_ref().and_then(Identity::warning);
+        if let (Some(warning), Some(say)) = (warning, say.get()) {
+            say(&warning);
+        }
     }
 }
 
 fn load(options: &ClientOptions, clock: &Arc<dyn Clock>) -> Result<Arc<ClientConfig>, Error> {
     let roots = match &options.ca_file {
-        Some(path) => files::authorities(path)?,
+        Some(path) => Arc::new(files::authorities(path)?),
         None => files::system_authorities()?,
     };
     let time = Arc::new(WallTime(Arc::clone(clock)));

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The authorities that the system trusts, which the package `ca-certificates` keeps.
 pub const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -19,6 +19,15 @@ pub const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const CERTIFICATES_BYTES_MAX: u64 = 4 << 20;
 /// Size of the largest file of a key.
 const KEY_BYTES_MAX: u64 = 64 << 10;
+
+/// Permission bits of users other than owner and group.
+const OTHERS: u32 = 0o007;
+
+/// The authorities of the system, as this process has read them last. All clients share them.
+static OF_SYSTEM: Mutex<Option<KnownAuthorities>> = Mutex::new(None);
+
+/// Authorities, and the file that they were read from.
+type KnownAuthorities = (Stamp, Arc<RootCertStore>);
 
 /// A certificate and its key, by which a peer knows this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +55,16 @@ impl Identity {
             )
         })?;
         Ok((certificates, key))
+    }
+
+    /// Returns the warning about a key that every user of the machine can read.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let about = fs::metadata(&self.key_file).ok()?;
+        let shown = self.key_file.display();
+        (about.mode() & OTHERS != 0).then(|| {
+            format!("key_file {shown} is open to every user of this machine; chmod 600 {shown}")
+        })
     }
 
     /// Returns why the library does not take the two together.
@@ -90,9 +109,34 @@ pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// Returns the authorities of the system. Old ones that the library does not understand are left out.
-pub(crate) fn system_authorities() -> Result<RootCertStore, Error> {
-    let path = Path::new(SYSTEM_AUTHORITIES);
+/// Returns the authorities of the system. Each client of a node needs them at once after a reload, so they are read
+/// again only if the file has changed.
+pub(crate) fn system_authorities() -> Result<Arc<RootCertStore>, Error> {
+    shared_authorities(Path::new(SYSTEM_AUTHORITIES), &OF_SYSTEM)
+}
+
+/// Returns the authorities in a file that changes seldom, read again only if it has changed.
+fn shared_authorities(
+    path: &Path,
+    known: &Mutex<Option<KnownAuthorities>>,
+) -> Result<Arc<RootCertStore>, Error> {
+    // Taken before the file is read: a change meanwhile is seen at the next call.
+    let now = stamp(path);
+    // The content is whole or none. Others wait here, because they want the same.
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some((before, authorities)), Some(now)) = (&*known, &now)
+        && before == now
+    {
+        return Ok(Arc::clone(authorities));
+    }
+    *known = None;
+    let authorities = Arc::new(parsable_authorities(path)?);
+    *known = now.map(|now| (now, Arc::clone(&authorities)));
+    Ok(authorities)
+}
+
+/// Returns the authorities in a file of a distribution. Old ones that the library does not understand are left out.
+fn parsable_authorities(path: &Path) -> Result<RootCertStore, Error> {
     let found = certificates(path).map_err(|error| Error {
         remedy: "install ca-certificates, or name the server's authority in ca_file".to_owned(),
         ..error
@@ -107,12 +151,29 @@ pub(crate) fn system_authorities() -> Result<RootCertStore, Error> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let pem = read(path, CERTIFICATES_BYTES_MAX)?;
+    // The library takes a second beginning for the first one's.
+    if !has_whole_blocks(&pem) {
+        return Err(damaged(path, "holds a damaged certificate"));
+    }
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(damaged(path, "holds no certificate in PEM")),
         Err(_) => Err(damaged(path, "holds a damaged certificate")),
     }
+}
+
+/// Returns whether each block ends before the next one begins.
+fn has_whole_blocks(pem: &[u8]) -> bool {
+    let mut is_inside = false;
+    for line in pem.split(|byte| matches!(byte, b'\n' | b'\r')) {
+        let begins = line.starts_with(b"-----BEGIN ");
+        if begins && is_inside {
+            return false;
+        }
+        is_inside = begins || is_inside && !line.starts_with(b"-----END ");
+    }
+    !is_inside
 }
 
 fn damaged(path: &Path, wrong: &str) -> Error {
@@ -127,7 +188,7 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Error> {
             io::ErrorKind::NotFound => ("is not there".to_owned(), "name the right file"),
             io::ErrorKind::PermissionDenied => (
                 "cannot be read: permission denied".to_owned(),
-                "let the node's user read it",
+                "let the node's user read it; with node.paths, start the node again",
             ),
             _ => (format!("cannot be read: {error}"), "name a file"),
         };
@@ -173,8 +234,8 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Error> {
 pub(crate) struct Stamp {
     file: (u64, u64),
     bytes: u64,
+    mode: u32,
     modified: (i64, i64),
-    /// Also moves when the permissions change.
     changed: (i64, i64),
 }
 
@@ -184,7 +245,12 @@ pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     Some(Stamp {
         file: (about.dev(), about.ino()),
         bytes: about.size(),
+        mode: about.mode(),
         modified: (about.mtime(), about.mtime_nsec()),
         changed: (about.ctime(), about.ctime_nsec()),
     })
 }
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;

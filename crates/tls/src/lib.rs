@@ -30,5 +30,5 @@ pub use error::Error;
 pub use files::{Identity, SYSTEM_AUTHORITIES};
 pub use reason::reason;
 pub use server::{
-    HANDSHAKE_TIME_MAX, HANDSHAKES_MAX, Refusal, Server, ServerOptions, ServerStream,
+    HANDSHAKE_TIME_MAX, HANDSHAKES_MAX, Refusal, Server, ServerOptions, ServerStream, has_unread,
 };

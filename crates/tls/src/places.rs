@@ -1,7 +1,8 @@
-//! How many handshakes run at once. A client that opens connections and says nothing must not shut others out. So the
-//! handshake that has lasted longest gives up its place to a new one.
+//! How many handshakes run at once. A client that opens connections and says nothing must not shut others out. So a
+//! handshake gives up its place to a new one: the oldest whose client has sent nothing, or else the oldest.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -14,15 +15,28 @@ pub(crate) struct Places {
 #[derive(Default)]
 struct Taken {
     /// The oldest first.
-    handshakes: VecDeque<(u64, Arc<Notify>)>,
+    handshakes: VecDeque<Handshake>,
     next: u64,
+}
+
+struct Handshake {
+    number: u64,
+    state: Arc<State>,
+}
+
+/// What a handshake and the list of all know of it.
+#[derive(Default)]
+struct State {
+    /// Whether its client has sent anything.
+    has_begun: AtomicBool,
+    lost: Notify,
 }
 
 /// The place of one handshake, given up when it is dropped.
 pub(crate) struct Place<'p> {
     places: &'p Places,
     number: u64,
-    lost: Arc<Notify>,
+    state: Arc<State>,
 }
 
 impl Places {
@@ -38,23 +52,28 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place, from the oldest handshake if there is no other.
+    /// Takes a place, from another handshake if there is no other.
     pub(crate) fn take(&self) -> Place<'_> {
         let mut taken = self.taken();
-        if taken.handshakes.len() >= self.max
-            && let Some((_, oldest)) = taken.handshakes.pop_front()
-        {
-            oldest.notify_one();
+        if taken.handshakes.len() >= self.max {
+            let is_silent = |one: &Handshake| !one.state.has_begun.load(Ordering::Relaxed);
+            let loser = taken.handshakes.iter().position(is_silent).unwrap_or(0);
+            if let Some(loser) = taken.handshakes.remove(loser) {
+                loser.state.lost.notify_one();
+            }
         }
         let number = taken.next;
         taken.next += 1;
-        let lost = Arc::new(Notify::new());
-        taken.handshakes.push_back((number, Arc::clone(&lost)));
+        let state = Arc::new(State::default());
+        taken.handshakes.push_back(Handshake {
+            number,
+            state: Arc::clone(&state),
+        });
         drop(taken);
         Place {
             places: self,
             number,
-            lost,
+            state,
         }
     }
 
@@ -64,9 +83,14 @@ impl Places {
 }
 
 impl Place<'_> {
+    /// Records that the client has sent something.
+    pub(crate) fn begin(&self) {
+        self.state.has_begun.store(true, Ordering::Relaxed);
+    }
+
     /// Returns when another handshake has the place.
     pub(crate) async fn lost(&self) {
-        self.lost.notified().await;
+        self.state.lost.notified().await;
     }
 }
 
@@ -74,7 +98,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let number = self.number;
         let mut taken = self.places.taken();
-        taken.handshakes.retain(|(other, _)| *other != number);
+        taken.handshakes.retain(|other| other.number != number);
     }
 }
 
@@ -98,5 +122,19 @@ mod tests {
         assert_eq!(places.count(), 2);
         let waits = tokio::time::timeout(std::time::Duration::from_millis(20), second.lost());
         assert!(waits.await.is_err(), "there was room");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_whose_client_has_sent_nothing_goes_before_an_older_one_that_has_begun() {
+        let places = Places::new(2);
+        let (begun, silent) = (places.take(), places.take());
+        begun.begin();
+        let next = places.take();
+        silent.lost().await;
+        next.begin();
+        let _last = places.take();
+        // All have begun, so the oldest goes.
+        begun.lost().await;
+        assert_eq!(places.count(), 2);
     }
 }

@@ -155,7 +155,8 @@ fn of_dates(view: &View<'_>, error: &CertificateError) -> (String, &'static str)
 
 /// Returns what is wrong with the names of a certificate, which are texts of a stranger.
 fn of_names(expected: &str, presented: &[String]) -> String {
-    let shown: Vec<String> = presented.iter().take(NAMES_MAX).map(quoted).collect();
+    let plain = presented.iter().map(|name| plain_name(name));
+    let shown: Vec<String> = plain.take(NAMES_MAX).map(quoted).collect();
     let more = match presented.len() > NAMES_MAX {
         true => " and others",
         false => "",
@@ -165,6 +166,14 @@ fn of_names(expected: &str, presented: &[String]) -> String {
         false => format!("{}{more}", shown.join(", ")),
     };
     format!("its certificate is for {shown}, not for {expected}")
+}
+
+/// Returns the name in the library's form of it: `DnsName("a.example")`, `IpAddress(10.0.0.1)`.
+fn plain_name(name: &str) -> &str {
+    let inner = name
+        .split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.map_or(name, |inner| inner.trim_matches('"'))
 }
 
 fn of_session(error: &rustls::Error, has_identity: bool) -> (String, &'static str) {
@@ -253,6 +262,19 @@ mod tests {
         let text = quoted(format!("a\nb{}", "x".repeat(1_000)));
         assert_eq!(text.chars().count(), QUOTED_LETTERS_MAX);
         assert!(text.starts_with("a bx"), "{text}");
+    }
+
+    #[test]
+    fn names_of_a_certificate_are_shown_without_the_form_of_the_library() {
+        let presented = [
+            "DnsName(\"other.example\")".to_owned(),
+            "IpAddress(10.0.0.1)".to_owned(),
+            "DirectoryName".to_owned(),
+        ];
+        assert_eq!(
+            of_names("broker.example", &presented),
+            "its certificate is for other.example, 10.0.0.1, DirectoryName, not for broker.example"
+        );
     }
 
     #[test]

@@ -26,11 +26,14 @@ pub type ServerStream<S> = tokio_rustls::server::TlsStream<S>;
 
 /// Longest handshake.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Largest number of handshakes at once; beyond it, the oldest ends.
+/// Largest number of handshakes at once; beyond it, the oldest one ends whose client has sent nothing, or the oldest.
 pub const HANDSHAKES_MAX: usize = 16;
 
 /// The pause before files that could not be used, and have not changed since, are read again: 1 s.
 const REFUSED_PAUSE_NS: u64 = 1_000_000_000;
+
+/// How long a verdict on the server's own certificate is used, on the wall clock: 1 min.
+const VERDICT_MS_MAX: u64 = 60_000;
 
 /// The identity of a server, and the clients that it admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +100,18 @@ struct Loaded {
     config: Arc<ServerConfig>,
     /// The certificate of `config`, and those between it and its authority.
     own: Vec<CertificateDer<'static>>,
+    /// The last verdict on `own`.
+    verdict: Option<Verdict>,
     /// Why the files as they are now cannot be used.
     problem: Option<String>,
     /// The files that could not be used, and when, on the monotonic clock.
     refused: Option<(Vec<Option<Stamp>>, u64)>,
+}
+
+/// Why no client accepts a certificate, if that is so, and when it was judged, on the wall clock.
+struct Verdict {
+    refused: Option<String>,
+    wall_ms: i64,
 }
 
 impl fmt::Debug for Server {
@@ -130,6 +141,7 @@ impl Server {
                 stamps,
                 config,
                 own,
+                verdict: None,
                 problem: None,
                 refused: None,
             }),
@@ -141,20 +153,33 @@ impl Server {
     }
 
     /// Returns why changed files are not used, so that the ones before them still are; or why no client accepts the
-    /// certificate that is used.
+    /// certificate that is used. The latter is judged once a minute, and when the certificate is read again.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let loaded = self.loaded();
-        match &loaded.problem {
-            Some(problem) => Some(format!("the files before are used: {problem}")),
-            None => self.unaccepted(&loaded),
+        let mut loaded = self.loaded();
+        if let Some(problem) = &loaded.problem {
+            return Some(format!("the files before are used: {problem}"));
         }
+        self.unaccepted(&mut loaded)
     }
 
-    /// Returns why no client accepts the certificate that is used. The dates are judged now, not when it was read.
-    fn unaccepted(&self, loaded: &Loaded) -> Option<String> {
+    /// Returns why no client accepts the certificate that is used. The dates are judged now or within the last minute,
+    /// not when the certificate was read. Only the wall clock counts, so a clock that is set gives a new verdict.
+    fn unaccepted(&self, loaded: &mut Loaded) -> Option<String> {
+        let wall_ms = self.clock.wall_ms();
+        if let Some(last) = &loaded.verdict
+            && wall_ms.abs_diff(last.wall_ms) < VERDICT_MS_MAX
+        {
+            return last.refused.clone();
+        }
         let file = &self.options.identity.certificate_file;
-        acceptance::refused(file, &loaded.own, &self.clock).map(|refused| refused.to_string())
+        let refused = acceptance::refused(file, &loaded.own, &self.clock);
+        let refused = refused.map(|refused| refused.to_string());
+        loaded.verdict = Some(Verdict {
+            refused: refused.clone(),
+            wall_ms,
+        });
+        refused
     }
 
     /// Returns the number of handshakes that are in progress.
@@ -163,8 +188,8 @@ impl Server {
         self.places.count()
     }
 
-    /// Encrypts a connection that `opens` hands over. The limits count from the call; dropping the future closes the
-    /// connection.
+    /// Encrypts a connection that `opens` hands over once the client has sent something. The limits count from the
+    /// call; dropping the future closes the connection.
     ///
     /// # Errors
     /// The refusal of `opens`, or why the handshake failed.
@@ -178,6 +203,7 @@ impl Server {
         let place = self.places.take();
         let shakes = async {
             let stream = opens.await?;
+            place.begin();
             let accepting = TlsAcceptor::from(self.config()).accept(stream);
             accepting.await.map_err(|error| refusal(&error))
         };
@@ -202,11 +228,16 @@ impl Server {
                     loaded.stamps = stamps;
                     loaded.config = config;
                     loaded.own = own;
+                    loaded.verdict = None;
                     loaded.problem = None;
                     loaded.refused = None;
                     let certificate = self.options.identity.certificate_file.display();
                     (self.say)(&format!("{certificate} is read again, for new connections"));
-                    if let Some(why) = self.unaccepted(&loaded) {
+                    // At the start, the configuration's warnings have it.
+                    if let Some(warning) = self.options.identity.warning() {
+                        (self.say)(&warning);
+                    }
+                    if let Some(why) = self.unaccepted(&mut loaded) {
                         (self.say)(&format!("no client accepts it: {why}"));
                     }
                 }
@@ -257,7 +288,8 @@ fn load(options: &ServerOptions, clock: &Arc<dyn Clock>) -> Result<LoadedFiles, 
     let builder = match &options.client_ca_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let authorities = Arc::new(files::authorities(path)?);
+            let authorities = files::authorities(path).map_err(of_clients)?;
+            let authorities = Arc::new(authorities);
             let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider)
                 .build()
                 .map_err(|_| unusable(path))?;
@@ -275,10 +307,26 @@ fn load(options: &ServerOptions, clock: &Arc<dyn Clock>) -> Result<LoadedFiles, 
 
 fn unusable(path: &Path) -> Error {
     let remedy = "write the certificates of the authorities of clients there";
-    Error::new(
+    of_clients(Error::new(
         Code::Corrupt,
         path.display(),
         "holds no authority that can be used",
         remedy,
-    )
+    ))
+}
+
+/// Says that a file is the one of the authorities of clients: its name alone does not tell.
+fn of_clients(error: Error) -> Error {
+    Error {
+        thing: format!("client_ca_file {}", error.thing),
+        ..error
+    }
+}
+
+/// Returns whether bytes of a client have come with the end of its handshake, and wait to be read.
+#[must_use]
+pub fn has_unread<S>(stream: &ServerStream<S>) -> bool {
+    // The library wants no more while something waits, nor after the client's end.
+    let (_, session) = stream.get_ref();
+    !session.wants_read()
 }

@@ -4,6 +4,8 @@
 use crate::authority::{Authority, Folder, Purpose};
 use base::clock::Clock;
 use base::sim::SimClock;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tls::{
     Client, ClientOptions, HANDSHAKE_TIME_MAX, HANDSHAKES_MAX, Identity, Refusal, Server,
@@ -196,7 +198,7 @@ async fn certificates_are_replaced_under_load_without_a_lost_connection() {
     assert!(problem.contains("server.key: does not belong"), "{problem}");
     assert!(!echoes(&of_second, &server).await);
     // The other half.
-    folder.write("server.key", &next.key);
+    set_mode(&folder.write("server.key", &next.key), 0o600);
     assert!(echoes(&of_second, &server).await);
     assert!(!echoes(&of_first, &server).await);
     assert_eq!(server.problem(), None);
@@ -214,6 +216,49 @@ async fn certificates_are_replaced_under_load_without_a_lost_connection() {
     assert!(said.iter().all(|line| !line.contains("PRIVATE KEY")));
 }
 
+fn set_mode(file: &Path, mode: u32) {
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn warn(text: &str) {
+    WARNED.lock().unwrap().push(text.to_owned());
+}
+
+#[tokio::test]
+async fn a_key_that_becomes_open_to_others_at_run_time_is_warned_of() {
+    let folder = Folder::new("open-key");
+    let authority = Authority::new("servers");
+    let own = identity(&authority, &folder, Purpose::Server);
+    let of_client = identity(&authority, &folder, Purpose::Client);
+    let keys = [own.key_file.clone(), of_client.key_file.clone()];
+    for key in &keys {
+        set_mode(key, 0o600);
+    }
+    let options = ServerOptions {
+        identity: own,
+        client_ca_file: None,
+    };
+    let server = Arc::new(Server::open(options, clock(), warn).unwrap());
+    let client = client(&authority, &folder, Some(of_client));
+    client.say_with(warn);
+    let told = |key: &Path| {
+        let words = format!("{} is open to every user", key.display());
+        let said = WARNED.lock().unwrap();
+        said.iter().filter(|line| line.contains(&words)).count()
+    };
+    for key in &keys {
+        assert!(echoes(&client, &server).await);
+        assert_eq!(told(key), 0);
+        set_mode(key, 0o604);
+        for _ in 0..2 {
+            assert!(echoes(&client, &server).await);
+            assert_eq!(told(key), 1);
+        }
+    }
+}
+
 #[test]
 fn a_server_without_its_files_does_not_begin() {
     let folder = Folder::new("begin");
@@ -225,6 +270,15 @@ fn a_server_without_its_files_does_not_begin() {
     let why = Server::open(options.clone(), clock(), quiet).unwrap_err();
     assert!(
         why.to_string().contains("none.pem: is not there; "),
+        "{why}"
+    );
+    assert!(why.to_string().starts_with("client_ca_file "), "{why}");
+    let empty = folder.write("empty.pem", "");
+    options.client_ca_file = Some(empty);
+    let why = Server::open(options.clone(), clock(), quiet).unwrap_err();
+    let told = why.to_string();
+    assert!(
+        told.starts_with("client_ca_file ") && told.contains("empty.pem: holds no certificate"),
         "{why}"
     );
     options.client_ca_file = None;
@@ -291,4 +345,41 @@ async fn a_certificate_that_no_client_accepts_is_a_problem() {
     options.check(&clock).unwrap();
     let server = Server::open(options, Arc::clone(&clock), quiet).unwrap();
     assert_eq!(server.problem(), None);
+}
+
+/// The status asks each time for the verdict on the certificate, which holds for a minute of the wall clock. A new
+/// certificate and a clock that is set have a new verdict at once.
+#[tokio::test]
+async fn the_verdict_on_a_certificate_is_kept_for_a_minute() {
+    const END_OF_2025_MS: i64 = 1_767_225_600_000;
+    const SECOND_NS: u64 = 1_000_000_000;
+    let folder = Folder::new("verdict");
+    let authority = Authority::new("an authority");
+    let issued = authority.issue_for(&["node.example"], Purpose::Server, (2000, 2026));
+    let (certificate_file, key_file) = issued.write(&folder, "server");
+    let options = ServerOptions {
+        identity: Identity {
+            certificate_file,
+            key_file,
+        },
+        client_ca_file: None,
+    };
+    let clock = SimClock::new(1);
+    clock.set_wall_ms(END_OF_2025_MS - 30_000);
+    clock.set_wall_trusted(true);
+    let server = Arc::new(Server::open(options, Arc::new(clock.clone()), quiet).unwrap());
+    assert_eq!(server.problem(), None);
+    clock.advance_ns(59 * SECOND_NS);
+    assert_eq!(server.problem(), None);
+    clock.advance_ns(SECOND_NS);
+    let told = server.problem().unwrap();
+    assert!(told.contains("has expired"), "{told}");
+    let next = authority.issue(&["node.example"], Purpose::Server);
+    next.write(&folder, "server");
+    assert!(echoes(&client(&authority, &folder, None), &server).await);
+    assert_eq!(server.problem(), None);
+    // A dead battery sets the clock to a time before the certificate.
+    clock.set_wall_ms(1_000);
+    let told = server.problem().unwrap();
+    assert!(told.contains("is not valid yet"), "{told}");
 }

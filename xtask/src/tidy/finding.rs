@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_the_crate_or_what_is_at_the_top() {
+    fn room_is_the_crate_or_the_top_folder() {
         for (path, room) in [
             ("crates/db/src/lib.rs", "db"),
             ("docs/http.md", "docs"),

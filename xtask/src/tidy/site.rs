@@ -194,7 +194,7 @@ fn check_commands(page: &TextFile, files: &[TextFile]) -> Vec<Finding> {
         (_, [(line, said)]) => {
             let wrong = said.strip_suffix(" -->").map_or_else(
                 || Some("has no end".to_owned()),
-                |said| who_runs(page, said, files),
+                |said| fault_of_chain(page, said, files),
             );
             findings.extend(wrong.map(|text| finding(*line, text)));
         }
@@ -251,7 +251,7 @@ fn check_left_out(page: &TextFile) -> Vec<Finding> {
 }
 
 /// Returns the fault in the chain of files from the page to the script for all tests.
-fn who_runs(page: &TextFile, said: &str, files: &[TextFile]) -> Option<String> {
+fn fault_of_chain(page: &TextFile, said: &str, files: &[TextFile]) -> Option<String> {
     let mut named = page.path.rsplit('/').next().unwrap_or(&page.path);
     let mut last = "";
     for path in said.split(", ") {

@@ -218,7 +218,7 @@ impl Drop for Place {
 }
 
 #[test]
-fn speeds_become_steps_and_all_is_put_back() {
+fn speeds_become_steps_and_settings_are_restored() {
     let (machine, place) = (Machine::with_steps(0, "0 1"), Place::new("steps"));
     machine.add_steps(4, "4 5");
     let before = machine.state().files.clone();
@@ -475,7 +475,7 @@ fn a_file_that_others_may_write_is_not_believed() {
 }
 
 #[test]
-fn a_panic_puts_all_back() {
+fn a_panic_restores_the_settings() {
     let (machine, place) = (Machine::with_steps(0, "0"), Place::new("panic"));
     let mut actuator = machine.open(&[0], &place.0).unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
@@ -513,7 +513,7 @@ fn machines_that_refuse_say_which_file() {
 }
 
 #[test]
-fn a_processor_that_does_not_obey_or_is_gone_is_told() {
+fn a_processor_that_does_not_obey_or_is_gone_is_reported() {
     let (machine, place) = (Machine::with_steps(0, "0"), Place::new("disobeys"));
     let mut actuator = machine.open(&[0], &place.0).unwrap();
     machine.state().stuck_khz = Some(1_600_000);

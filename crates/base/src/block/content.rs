@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn relatives_are_told_apart() {
+    fn related_file_systems_are_told_apart() {
         let image = Image::new("relatives", BYTES);
         image.put(1080, &[0x53, 0xef]);
         for (compatible, incompatible, what) in [

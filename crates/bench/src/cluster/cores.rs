@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn each_question_is_answered_once() {
+    fn each_question_of_a_core_is_answered_once() {
         let line = Line(AtomicU64::new(0));
         let mut between = 0;
         std::thread::scope(|scope| {

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_have_what_was_measured_and_goals_their_verdicts() {
+    fn tables_show_the_figures_and_goals_their_verdicts() {
         let row = |case: &str, system: &str, metric: &str, value: f64| -> Value {
             json!({"case": case, "system": system, "metric": metric, "value": value})
         };

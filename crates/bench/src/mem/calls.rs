@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_goes_through_the_file_once_and_counts_what_comes_after_that() {
+    fn a_loop_goes_through_the_file_once_and_counts_later_requests() {
         let file_bytes = 3 << 20;
         let mut seen = Vec::new();
         let options = options(Pattern::SequentialRead, 64 << 10, file_bytes);

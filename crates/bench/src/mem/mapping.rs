@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_ext4_does_not_have_is_said() {
+    fn a_size_that_ext4_does_not_have_is_noted() {
         for (mebibytes, case, _) in SIZES {
             let bytes = mebibytes << 20;
             let said = left_out(EXT4_LARGE, case, bytes);

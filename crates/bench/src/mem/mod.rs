@@ -617,7 +617,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_shrink_until_they_fit_and_that_is_said() {
+    fn files_shrink_until_they_fit_with_a_note() {
         let options = Options {
             output: crate::output::Output { json: None },
             quick: false,

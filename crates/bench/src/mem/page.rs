@@ -555,13 +555,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_counts_rounds() {
+    fn the_first_line_of_a_run_counts_its_rounds() {
         let text = run_text(&run());
         assert!(text.contains(" 3 rounds; "), "{text}");
     }
 
     #[test]
-    fn goals_show_what_was_missed_and_by_how_much_the_rounds_differ() {
+    fn goals_show_misses_and_the_spread_of_the_rounds() {
         let goals = goals(&run());
         let missed = "| fio, random read, 4 KiB | throughput, divided by ext4-large-folios | 0.92 | 0.90 to 1.10 | \
                       at least 1.60 | **missed** |";

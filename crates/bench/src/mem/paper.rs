@@ -267,13 +267,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_of_the_software_is_what_is_not_the_copy() {
+    fn the_share_of_the_software_excludes_the_copy() {
         assert_eq!(share(400.0, 100.0), 0.75);
         assert_eq!(share(100.0, 125.0), -0.25);
     }
 
     #[test]
-    fn tables_and_drawings_are_of_what_was_measured() {
+    fn tables_and_drawings_show_the_recorded_figures() {
         let mut figures = Figures::new(Vec::new());
         for (case, system, metric, value) in [
             ("stack-1024", TMPFS, TIME, 400.0),

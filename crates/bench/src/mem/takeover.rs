@@ -211,7 +211,7 @@ fn take_over(
     random: &mut Random,
 ) -> Result<Duration, String> {
     let holder = Holder::start(program, region, doing)?;
-    let gone = |_| "mem-takeover: nobody waits".to_owned();
+    let gone = |_| "mem-takeover: the thread that waits has ended".to_owned();
     let failed = |error: Error| format!("mem-takeover: {error}");
     for attempt in 0..u64::from(STOPS_MAX) {
         crate::scratch::check_interrupted()?;

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stat_is_read_whatever_the_name_is() {
+    fn a_stat_is_read_with_any_process_name() {
         let stat = "7 (a) b) S 5 7 7 0 -1 4194304 1 2 3 4 11 12 13 14 20 0 1 0 99 1 1";
         let expected = Member {
             id: 7,

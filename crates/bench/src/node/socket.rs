@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_counts_what_a_process_sent() {
+    fn the_kernel_counts_the_bytes_that_a_process_sent() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();

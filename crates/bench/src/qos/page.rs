@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_made_from_what_is_there() {
+    fn a_page_is_made_from_the_present_figures() {
         let folder = std::env::temp_dir().join(format!("keel-qos-page-{}", std::process::id()));
         let results = folder.join("sim-workloads");
         std::fs::create_dir_all(&results).unwrap();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_there_at_once_and_gone_at_once() {
+    fn a_load_acts_at_once_and_ends_at_once() {
         let mut plant = SimPlant::quiet(&worked_out());
         let still = plant
             .sample([0.55, 0.8], Load::NONE)

@@ -118,7 +118,7 @@ fn more_processors_change_little_where_they_compute_and_much_where_they_read() {
 }
 
 #[test]
-fn a_quick_run_says_what_it_wrote() {
+fn a_quick_run_lists_the_files_that_it_wrote() {
     let folder = Folder::new("quick");
     let identified = worked_out();
     let mut plant = SimPlant::new(&identified, 1);

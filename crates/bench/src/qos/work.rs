@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transactions_divide_their_time_as_they_are_told() {
+    fn transactions_divide_their_time_by_the_given_shares() {
         let costs = Costs {
             get_us: 1.0,
             put_us: 4.0,

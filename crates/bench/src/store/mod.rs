@@ -252,7 +252,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
         goals.retain(|goal| {
             !goal.metric.starts_with("latency") && !goal.metric.ends_with("_per_op")
         });
-        let note = "quick: the most of any call holds; latencies and averages of so few calls are not judged";
+        let note = "quick: too few calls to judge latencies and averages; the maximum of any call is judged";
         found.notes.push(note.to_owned());
     }
     Ok(Report {

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_show_verdicts_and_what_was_slower() {
+    fn tables_show_verdicts_and_slower_cases() {
         let run = run();
         let goals = goals(&run);
         let missed = "on a loop device | p50, divided by ext4-sync | 2 | 0.55 | **missed** |";

@@ -180,6 +180,6 @@ pub(crate) fn wait_for_port(
     if is_there {
         Ok(())
     } else {
-        Err(format!("nobody listens at {address}"))
+        Err(format!("{address}: no server listens there"))
     }
 }

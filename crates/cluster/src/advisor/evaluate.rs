@@ -476,7 +476,7 @@ mod tests {
     use super::{normal_above, normal_quantile};
 
     #[test]
-    fn quantiles_are_those_of_tables() {
+    fn quantiles_match_published_tables() {
         for (probability, quantile) in [
             (0.5, 0.0),
             (0.95, 1.644_854),

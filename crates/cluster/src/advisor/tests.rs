@@ -329,7 +329,7 @@ fn a_risk_is_taken_where_all_safe_options_cost_a_multiple_and_the_answer_says_so
 }
 
 #[test]
-fn the_accounting_boundary_is_said_and_changes_the_energy() {
+fn the_accounting_boundary_is_named_and_changes_the_energy() {
     let on = Question {
         boundary: Boundary::BoardsOn,
         ..assumed()
@@ -480,7 +480,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_advised_option_is_the_least_of_those_that_keep_the_deadline(
+    fn the_advised_option_is_the_least_within_the_deadline(
         factors in proptest::collection::vec(0.1..10.0, INPUTS.len()), deadline_s in 0.1..100.0,
     ) {
         let mut question = Question { deadline_s: Some(deadline_s), ..assumed() };

@@ -154,7 +154,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn counted_bytes_are_those_that_pass_through_a_star() {
+    fn counted_bytes_equal_the_bytes_through_a_star() {
         for size in [1, 2, 5] {
             let ranks = star(size, Some(Duration::from_secs(20))).expect("sockets");
             let counts: Vec<(u64, u64, Exchange)> = thread::scope(|scope| {

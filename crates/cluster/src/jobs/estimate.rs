@@ -92,6 +92,20 @@ pub struct Estimate {
     pub output_bytes: f64,
 }
 
+/// A shorter run on one rank, in s, gives another parallel fraction each time.
+pub const FRACTION_S_MIN: f64 = 0.1;
+
+/// Returns why the parallel fraction of a job that takes this time on one rank says little, if so.
+#[must_use]
+pub fn fraction_remark(single_s: f64) -> Option<String> {
+    (single_s < FRACTION_S_MIN).then(|| {
+        format!(
+            "{single_s:.4} s on one rank: below {FRACTION_S_MIN} s the fraction differs at each run; give it more \
+             readings"
+        )
+    })
+}
+
 /// Measures a job on a part of the input, with `rows` rows.
 ///
 /// # Errors
@@ -347,6 +361,16 @@ mod tests {
     use super::*;
     use crate::advisor::{Privacy, advise};
     use crate::random::Random;
+
+    #[test]
+    fn the_fraction_of_a_tiny_job_has_a_remark() {
+        let remark = fraction_remark(0.0123).expect("a remark");
+        assert!(
+            remark.starts_with("0.0123 s on one rank: below 0.1 s"),
+            "{remark}"
+        );
+        assert_eq!(fraction_remark(FRACTION_S_MIN), None);
+    }
 
     fn order(settings: Settings, rows: usize) -> Order {
         let mut random = Random::new(2);

@@ -74,7 +74,7 @@ fn job(
 }
 
 #[test]
-fn two_ways_of_running_are_told_apart_and_a_fault_is_unusual() {
+fn two_modes_of_a_machine_are_two_clusters_and_a_fault_is_unusual() {
     let mut random = Random::new(3);
     // A machine that idles, works, idles; for a moment it does neither.
     let level = |row: usize| if (400..800).contains(&row) { 10.0 } else { 1.0 };
@@ -143,7 +143,7 @@ fn the_most_unusual_are_kept_in_order() {
 }
 
 #[test]
-fn values_at_the_end_of_all_numbers_do_no_harm() {
+fn values_at_the_limits_of_doubles_are_clustered_alike() {
     let mut values = vec![0.0; 64];
     values[10] = f64::MAX;
     values[20] = -f64::MAX;

@@ -209,7 +209,7 @@ fn check_range(values: &[f64]) -> Result<(), Error> {
     let usual = median(moving);
     if farthest / usual > RANGE_MAX {
         let wrong = format!(
-            "reach {farthest:e} from their median, and half of those that move lie within {usual:e}: leave out what is \
+            "reach {farthest:e} from their median, and half of the moving ones lie within {usual:e}: leave out what is \
              no reading"
         );
         return Err(Error::invalid("readings", wrong));

@@ -1,8 +1,9 @@
 //! The input of a job: columns of readings in the order of time, from a CSV file or from a node's history.
 //!
 //! An unusable row is left out and counted by its reason. The readings have a break where a row is left out, or where
-//! the step between two readings is more than 1.5 times the usual. No window reaches across a break.
+//! the step between two readings is too long (`steps.rs`). No window reaches across a break.
 
+use super::steps;
 use crate::Error;
 use crate::csv::Rows;
 use crate::error::excerpt;
@@ -18,8 +19,8 @@ pub const VALUES_MAX: usize = 1 << 24;
 /// Largest number of headings of a file.
 const HEADINGS_MAX: usize = 1_024;
 
-/// A longer time between two readings than this multiple of the usual is a break.
-const BREAK_FACTOR: f64 = 1.5;
+/// A later time, in s since 1970, is in another unit than its column says: it is after the year 5000.
+const TIME_S_MAX: f64 = 1e11;
 
 /// Readings for a job.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,7 +29,7 @@ pub struct Readings {
     pub names: Vec<String>,
     /// The columns, all of the same length, with finite values.
     pub columns: Vec<Vec<f64>>,
-    /// Usual time between two readings, if they have times.
+    /// Mean time between two readings without a break, if they have times.
     pub step_s: Option<f64>,
     /// Rows before which readings are missing, in order.
     pub breaks: Vec<usize>,
@@ -57,6 +58,16 @@ impl LeftOut {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
+    }
+
+    /// Returns all reasons with their counts as text; `None` if no row was left out.
+    #[must_use]
+    pub fn text(&self) -> Option<String> {
+        let reasons = self
+            .reasons()
+            .map(|(reason, count)| format!("{count} {reason}"));
+        let reasons: Vec<String> = reasons.collect();
+        (!reasons.is_empty()).then(|| format!("rows left out: {}", reasons.join(", ")))
     }
 }
 
@@ -159,25 +170,10 @@ impl Taker {
     #[must_use]
     pub fn finish(self) -> (Readings, LeftOut) {
         let mut readings = self.readings;
-        let times = &readings.times_s;
-        let steps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        let mut sorted = steps.clone();
-        sorted.sort_by(f64::total_cmp);
-        if let Some(&step_s) = sorted.get(sorted.len() / 2) {
-            let long = steps.iter().enumerate();
-            let long = long.filter(|(_, length)| **length > BREAK_FACTOR * step_s);
-            readings.breaks.extend(long.map(|(at, _)| at + 1));
-            readings.breaks.sort_unstable();
-            readings.breaks.dedup();
-            readings.step_s = Some(rounded(step_s));
-        }
+        let known = std::mem::take(&mut readings.breaks);
+        (readings.breaks, readings.step_s) = steps::measured(&readings.times_s, known);
         (readings, self.left_out)
     }
-}
-
-/// Rounds to nine digits: differences of times in seconds since 1970 are not more precise.
-fn rounded(step_s: f64) -> f64 {
-    format!("{step_s:.8e}").parse().unwrap_or(step_s)
 }
 
 impl Readings {
@@ -185,6 +181,15 @@ impl Readings {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.columns.first().map_or(0, Vec::len)
+    }
+
+    /// Returns the number of steps between breaks that differ from the mean step by more than a quarter.
+    ///
+    /// Rows are missing there, or times are too coarse to tell. 0 without times.
+    #[must_use]
+    pub fn uneven_steps(&self) -> usize {
+        let count = |mean_s| steps::uneven(&self.times_s, &self.breaks, mean_s);
+        self.step_s.map_or(0, count)
     }
 
     /// Returns its size when sent, in bytes.
@@ -268,30 +273,24 @@ impl Readings {
             Some(Err(reason)) => return Err(Error::malformed(1, reason)),
             Some(Ok(fields)) => fields.to_vec(),
         };
-        let is_number = |field: &String| field.parse::<f64>().is_ok();
-        let is_data = fields.iter().all(is_number);
-        let headings: Vec<String> = if is_data {
-            (1..=fields.len())
-                .map(|at| format!("column_{at}"))
-                .collect()
-        } else {
-            fields.clone()
-        };
-        if headings.len() > HEADINGS_MAX {
-            return Err(Error::Limit {
-                what: "columns of a file",
-                value: headings.len() as u64,
-                limit: HEADINGS_MAX as u64,
-            });
-        }
+        let (headings, is_data) = headings_of(&fields)?;
         let (columns, time) = choose(&headings, wanted)?;
         let names = columns.iter().map(|&at| headings[at].clone()).collect();
         let mut taker = Taker::new(names, time.is_some());
         let take = |taker: &mut Taker, fields: &[String]| {
-            let time_s = time.and_then(|(at, unit)| {
-                let text = fields.get(at)?.trim();
-                text.parse::<f64>().ok().map(|value| value * unit)
-            });
+            // A decimal comma makes two fields of a number.
+            if fields
+                .iter()
+                .skip(headings.len())
+                .any(|field| !field.is_empty())
+            {
+                taker.leave_out("too many fields");
+                return Ok(());
+            }
+            let time_s = match time {
+                Some((at, unit)) => time_of(fields, &headings[at], (at, unit))?,
+                None => None,
+            };
             let number = |&at: &usize| match fields.get(at) {
                 Some(field) => field.trim().parse::<f64>().map_err(|_| "not a number"),
                 None => Err("too few fields"),
@@ -313,19 +312,52 @@ impl Readings {
         }
         let (readings, left_out) = taker.finish();
         if readings.rows() == 0 {
-            let reasons = left_out
-                .reasons()
-                .map(|(reason, count)| format!("{count} {reason}"));
-            let reasons: Vec<String> = reasons.collect();
-            let why = if reasons.is_empty() {
-                "the file has headings alone".to_owned()
-            } else {
-                format!("rows left out: {}", reasons.join(", "))
-            };
+            let why = left_out.text();
+            let why = why.unwrap_or_else(|| "the file has headings alone".to_owned());
             return Err(Error::invalid("readings", format!("are none: {why}")));
         }
         Ok((readings, left_out))
     }
+}
+
+/// Returns the headings of a file with this first line, and whether that line is a row already.
+fn headings_of(fields: &[String]) -> Result<(Vec<String>, bool), Error> {
+    if fields.len() > HEADINGS_MAX {
+        return Err(Error::Limit {
+            what: "columns of a file",
+            value: fields.len() as u64,
+            limit: HEADINGS_MAX as u64,
+        });
+    }
+    let is_data = fields.iter().all(|field| field.parse::<f64>().is_ok());
+    let headings: Vec<String> = if is_data {
+        (1..=fields.len())
+            .map(|at| format!("column_{at}"))
+            .collect()
+    } else {
+        fields.to_vec()
+    };
+    Ok((headings, is_data))
+}
+
+/// Returns the time of a row from the column of this heading, place and unit; `None` if it has none.
+fn time_of(
+    fields: &[String],
+    heading: &str,
+    (at, unit): (usize, f64),
+) -> Result<Option<f64>, Error> {
+    let value = fields
+        .get(at)
+        .and_then(|field| field.trim().parse::<f64>().ok());
+    let time_s = value.map(|value| value * unit);
+    if time_s.is_some_and(|time_s| time_s.is_finite() && time_s.abs() > TIME_S_MAX) {
+        let wrong = format!(
+            "has {}, which is after the year 5000: name it by the unit of its times, time_s, time_ms or time_ns",
+            value.unwrap_or_default()
+        );
+        return Err(Error::invalid(format!("column `{heading}`"), wrong));
+    }
+    Ok(time_s)
 }
 
 /// Columns of values, and the column of times with its unit in seconds.
@@ -365,6 +397,11 @@ fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
         };
         wanted.iter().map(find).collect::<Result<_, _>>()?
     };
+    if let Some(at) = (1..wanted.len()).find(|&at| wanted[..at].contains(&wanted[at])) {
+        let wrong = "is named twice; name it once";
+        let what = format!("column `{}`", excerpt(&wanted[at]));
+        return Err(Error::invalid(what, wrong));
+    }
     let used = columns.iter().copied().chain(time.map(|(at, _)| at));
     for name in used.map(|at| &headings[at]) {
         if headings.iter().filter(|heading| *heading == name).count() > 1 {
@@ -424,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_read_and_what_cannot_be_used_is_counted_by_reason() {
+    fn a_history_is_read_and_unusable_rows_are_counted_by_reason() {
         let text = "time,time_ms,value,type\n\
             2026-01-01T00:00:00Z,1000,1.5,number\n\
             2026-01-01T00:00:01Z,2000,2.5,number\n\
@@ -445,11 +482,11 @@ mod tests {
         assert_eq!(readings.names, ["value"]);
         assert_eq!(readings.columns, [[1.5, 2.5, 3.5, 4.5, 5.5]]);
         assert_eq!(readings.times_s, [1.0, 2.0, 5.0, 7.0, 12.0]);
-        // The step is the upper middle one of 1, 2, 3 and 5. Before the last row too much time has passed; before the
-        // third and fourth a row was left out.
+        // Before the last row too much time has passed; before the third and fourth a row was left out. So one step is
+        // left.
         assert_eq!(
             (readings.step_s, readings.breaks.clone()),
-            (Some(3.0), vec![2, 3, 4])
+            (Some(1.0), vec![2, 3, 4])
         );
         assert_eq!(
             reasons(&left_out),
@@ -463,6 +500,47 @@ mod tests {
             ]
         );
         assert_eq!((left_out.total(), readings.check()), (9, Ok(())));
+    }
+
+    #[test]
+    fn a_decimal_comma_makes_too_many_fields_and_no_value() {
+        let text = "time_s,value\n0,1.5\n1,2,7\n2,3.5,\n";
+        let (readings, left_out) = read(text, &[]).expect("two");
+        assert_eq!(readings.columns, [[1.5, 3.5]]);
+        assert_eq!(reasons(&left_out), [("too many fields", 1)]);
+        assert_eq!(
+            left_out.text().as_deref(),
+            Some("rows left out: 1 too many fields")
+        );
+    }
+
+    #[test]
+    fn milliseconds_in_the_column_of_seconds_are_refused() {
+        for heading in ["time_s", "time_ms"] {
+            let text = format!("{heading},value\n1700000000000000,1\n");
+            let said = read(&text, &[]).expect_err("another unit").to_string();
+            assert!(
+                said.contains(&format!("column `{heading}` has 1700000000000000")),
+                "{said}"
+            );
+            assert!(said.contains("name it by the unit of its times"), "{said}");
+        }
+    }
+
+    #[test]
+    fn steps_that_differ_from_the_mean_are_counted() {
+        let text = |kept: fn(&u32) -> bool| {
+            let rows = (0..300)
+                .filter(kept)
+                .map(|row| format!("{row},{}\n", row % 7));
+            format!("time_ms,value\n{}", rows.collect::<String>())
+        };
+        let (missing, _) = read(&text(|row| row % 3 != 2), &[]).expect("readings");
+        assert_eq!((missing.uneven_steps(), missing.breaks.len()), (199, 0));
+        let (whole, _) = read(&text(|_| true), &[]).expect("readings");
+        assert_eq!(whole.uneven_steps(), 0);
+        let (bare, _) = read("1\n2\n4\n", &[]).expect("readings");
+        assert_eq!(bare.uneven_steps(), 0);
     }
 
     #[test]
@@ -498,6 +576,8 @@ mod tests {
         }
         // Unused columns may appear any number of times.
         assert!(read("time_s,value,x,x\n0,1,2,3\n", &[]).is_ok());
+        let said = read(text, &["x", "x"]).expect_err("twice").to_string();
+        assert_eq!(said, "column `x` is named twice; name it once");
         let said = read(text, &["z"]).expect_err("not there").to_string();
         assert_eq!(said, "column `z` is not there; there are: time_s, x, y");
         let (only, _) = read("time_s,x\n0,1\n0.5,3\n", &[]).expect("one");
@@ -539,7 +619,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused_and_what_is_read_is_sound(
+        fn any_bytes_are_refused_or_read_as_sound_readings(
             bytes in proptest::collection::vec(any::<u8>(), 0..400)
         ) {
             if let Ok((readings, _)) = Readings::from_csv(bytes.as_slice(), &[]) {

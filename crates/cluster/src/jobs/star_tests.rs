@@ -20,7 +20,7 @@ fn on_each<T: Send>(size: usize, work: impl Fn(&mut Star) -> T + Sync) -> Vec<T>
 }
 
 #[test]
-fn each_operation_does_what_its_name_says_on_one_to_six_ranks() {
+fn each_operation_has_its_defined_result_on_one_to_six_ranks() {
     for size in 1..=6 {
         let results = on_each(size, |star| {
             let rank = star.rank();
@@ -167,7 +167,7 @@ fn processes_meet_at_a_socket_and_one_that_does_not_come_is_named() {
         }
     });
     let lonely = Star::meet(&folder.join("lonely"), 0, 2, Duration::from_millis(30));
-    let failure = lonely.expect_err("nobody comes");
+    let failure = lonely.expect_err("no other rank comes");
     assert_eq!(failure.rank, Some(1));
     assert!(Star::meet(&socket, 0, 2, Duration::from_millis(30)).is_err());
     std::fs::remove_dir_all(&folder).expect("removed");

@@ -11,7 +11,7 @@ pub(crate) fn alone_and_together<T: Send>(
     size: usize,
     job: impl Fn(&mut dyn Communicator, &Watch) -> Result<Option<T>, Failure> + Sync,
 ) -> (T, T) {
-    let alone = job(&mut Alone, &Watch::new()).expect("nobody to lose");
+    let alone = job(&mut Alone, &Watch::new()).expect("a job without other ranks");
     let ranks = star(size, Some(Duration::from_secs(30))).expect("sockets");
     let together = thread::scope(|scope| {
         let job = &job;

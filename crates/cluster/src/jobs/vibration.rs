@@ -315,7 +315,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn spectra_are_those_of_the_definition(values in proptest::collection::vec(-100.0..100.0, 4..130)) {
+        fn spectra_match_the_definition(values in proptest::collection::vec(-100.0..100.0, 4..130)) {
             let mut transform = Transform::new(values.len());
             let features = transform.features(&values, 1.0);
             let naive = naive_squares(&values);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_none_are_refused() {
+    fn malformed_parts_are_refused() {
         for part in [
             &[][..],
             &[0.0, 1.0],

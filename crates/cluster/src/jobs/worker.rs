@@ -378,7 +378,7 @@ impl Speaker {
         let written = output
             .write_all(text.as_bytes())
             .and_then(|()| output.flush());
-        written.map_err(|error| failed(format!("nobody reads what this rank says: {error}")))
+        written.map_err(|error| failed(format!("the lines of this rank have no reader: {error}")))
     }
 }
 

@@ -179,7 +179,7 @@ fn the_answer_is_reported_before_its_check_or_without_one_on_request() {
 
 /// The minimum that must be transferred: with the input at rank 0, everything except that rank's own share.
 #[test]
-fn bytes_moved_are_those_of_the_input_and_the_answer() {
+fn bytes_moved_are_the_input_plus_the_answer() {
     let settings = Settings::Vibration {
         window: 100,
         step: 100,
@@ -266,7 +266,7 @@ fn energy_is_measured_where_a_board_has_a_sensor_and_unavailable_where_not() {
 }
 
 #[test]
-fn a_rank_that_nobody_listens_to_any_more_is_told_and_ends() {
+fn a_rank_whose_output_is_closed_is_told_and_ends() {
     let (sender, receiver) = sync_channel(1);
     let options = Options {
         idle: 3 * BEAT,

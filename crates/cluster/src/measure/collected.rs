@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_go_on_until_what_differs_between_them_is_known_well_enough() {
+    fn starts_go_on_until_their_spread_is_known_well_enough() {
         let mut collected = Collected::new(settings(5, 12), &cases(&[4, 8])).expect("fit");
         let mut asked = Vec::new();
         loop {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_known_by_what_they_and_their_launchers_say() {
+    fn libraries_are_known_by_their_version_texts() {
         for (text, library) in [
             (
                 "Open MPI v4.1.4, package: Debian OpenMPI",

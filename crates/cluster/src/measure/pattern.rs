@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_all_ranks() {
+    fn sums_include_every_rank() {
         for ranks in [2, 6, 65_536] {
             let mut sum: Vec<i32> = (0..300)
                 .map(|at| (0..ranks).map(|rank| addend(rank, at)).sum())

@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times_that_say_nothing_give_no_fraction() {
+    fn insufficient_times_give_no_fraction() {
         assert_eq!(fit_fraction(&[]), None);
         assert_eq!(fit_fraction(&[(1, 2.0), (1, 2.1)]), None);
         assert_eq!(fit_fraction(&[(1, 2.0), (2, 0.0)]), None);
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_fraction_is_found_again(single_s in 1e-3..1e3_f64, parallel in 0.01..0.999_f64, more in 2_u32..40) {
+        fn a_fit_recovers_the_fraction(single_s in 1e-3..1e3_f64, parallel in 0.01..0.999_f64, more in 2_u32..40) {
             let time = |boards: u32| single_s * (1.0 - parallel + parallel / f64::from(boards));
             let points = [1, 2, more].map(|boards| (boards, time(boards)));
             let fit = fit_fraction(&points).expect("they differ");
@@ -197,7 +197,7 @@ mod tests {
         }
 
         #[test]
-        fn a_growth_is_found_again(fixed_s in 1e-4..1.0_f64, rate in 1e-9..1e-3_f64, work in 1e3..1e6_f64) {
+        fn a_fit_recovers_the_growth_of_work(fixed_s in 1e-4..1.0_f64, rate in 1e-9..1e-3_f64, work in 1e3..1e6_f64) {
             let points = [0.25, 0.5, 1.0].map(|part: f64| (part * work, fixed_s + part * work * rate));
             let fit = Growth::fit(&points).expect("two amounts");
             prop_assert!((fit.seconds(4.0 * work) / (fixed_s + 4.0 * work * rate) - 1.0).abs() < 1e-4);

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_that_are_none_are_refused() {
+    fn malformed_curves_are_refused() {
         let point = |bytes, seconds| Point { bytes, seconds };
         let good = [point(1.0, 1.0), point(2.0, 1.0), point(3.0, 1.0)];
         assert!(Curve::fit(&good[..2], 1).is_err());
@@ -375,7 +375,7 @@ mod tests {
         }
 
         #[test]
-        fn a_line_is_found_again(alpha in 1e-7..1e-2, rate in 1e5..1e10) {
+        fn a_fit_recovers_the_line_of_a_link(alpha in 1e-7..1e-2, rate in 1e5..1e10) {
             let points: Vec<Point> =
                 sizes().map(|bytes| Point { bytes, seconds: alpha + bytes / rate }).collect();
             let curve = Curve::fit(&points, SEGMENTS_MAX).expect("a curve");

@@ -322,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn one_board_says_nothing(times in 0.0..1e6, bytes in 0.0..1e9) {
+        fn one_board_has_no_communication_time(times in 0.0..1e6, bytes in 0.0..1e9) {
             prop_assert_eq!(job(times, bytes).communication_s(&cluster(1.0, 1.0).link, 1), 0.0);
         }
     }

@@ -239,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_board_is_the_unit(parallel in 0.0..=1.0, idle in 0.0..=1.0) {
+        fn one_board_has_the_scaling_of_1(parallel in 0.0..=1.0, idle in 0.0..=1.0) {
             let scaling = Scaling::new(parallel, idle).expect("in range");
             for value in [scaling.time(1), scaling.energy(1), scaling.power(1), scaling.performance_per_watt(1)] {
                 prop_assert!((value - 1.0).abs() < 1e-12);

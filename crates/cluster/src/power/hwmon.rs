@@ -124,7 +124,7 @@ impl Channel {
                 return Ok(watts);
             }
             let current = read_number(&folder.join(format!("curr{channel}_input")))
-                .map_err(|why| format!("nobody knows which way the power goes: {why}"))?;
+                .map_err(|why| format!("the direction of the power is unknown: {why}"))?;
             return Ok(if current < 0 { -watts } else { watts });
         }
         for _ in 0..TRIES {
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(found[0].read(0), Power::Measured { watts: -4.987 });
         // If the sign cannot be read, none is assumed.
         tree.remove(&format!("{ina219}/curr1_input"));
-        assert!(why(&found[0].read(0)).contains("which way"));
+        assert!(why(&found[0].read(0)).contains("direction of the power"));
         tree.write(&format!("{ina3221}/curr1_input"), "-800\n");
         assert_eq!(found[1].read(0), Power::Measured { watts: -4.0 });
         assert!(why(&found[2].read(0)).contains("switched off"));

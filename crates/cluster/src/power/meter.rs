@@ -1,6 +1,6 @@
 //! The file of a wall meter: comma-separated values with a heading. The time is in `time_s` or `time_ms` (since 1970),
-//! the power in `watts` or `power_w`. Other columns are ignored. Another program writes it; its last line may be
-//! incomplete and is ignored until it is complete.
+//! the power in `watts` or `power_w`; a negative power flows back into the mains. Other columns are ignored. Another
+//! program writes it; its last line may be incomplete and is ignored until it is complete.
 
 use super::root::Root;
 use super::source::{Meaning, Power, Source};
@@ -20,6 +20,9 @@ const ROWS_MAX: usize = 4_000_000;
 
 /// Largest size of a log, in bytes.
 pub const LOG_BYTES_MAX: usize = 256 << 20;
+
+/// A later time, in s since 1970, is in another unit than its column says: it is after the year 5000.
+const TIME_S_MAX: f64 = 1e11;
 
 /// A value older than this is not the current power; meters write each second.
 const AGE_S_MAX: f64 = 5.0;
@@ -42,6 +45,8 @@ pub struct MeterLog {
 /// The positions of the two columns.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
+    /// Number of all columns.
+    count: usize,
     time: usize,
     time_per_s: f64,
     watts: usize,
@@ -64,28 +69,39 @@ impl Columns {
             .ok_or_else(|| {
                 Error::malformed(1, "the heading has no column `time_s` or `time_ms`")
             })?;
-        let watts = find("watts")
-            .or_else(|| find("power_w"))
-            .ok_or_else(|| Error::malformed(1, "the heading has no column `watts` or `power_w`"))?;
+        let watts = match (find("watts"), find("power_w")) {
+            (Some(_), Some(_)) => Err("the heading has both columns `watts` and `power_w`"),
+            (None, None) => Err("the heading has no column `watts` or `power_w`"),
+            (Some(at), None) | (None, Some(at)) => Ok(at),
+        };
+        let watts = watts.map_err(|wrong| Error::malformed(1, wrong))?;
         Ok(Self {
+            count: names.len(),
             time,
             time_per_s,
             watts,
         })
     }
 
-    fn row(&self, line: usize, row: &[String]) -> Result<MeterPoint, Error> {
+    fn row(&self, row: &[String]) -> Result<MeterPoint, String> {
+        // A decimal comma makes two fields of a number.
+        if row.iter().skip(self.count).any(|field| !field.is_empty()) {
+            return Err("it has more fields than the heading; write a decimal point".to_owned());
+        }
         let number = |at: usize| {
             let text = row.get(at).map_or("", String::as_str);
             let number = text
                 .parse::<f64>()
                 .ok()
                 .filter(|number| number.abs() < 1e15);
-            number
-                .ok_or_else(|| Error::malformed(line, format!("`{}` is no number", excerpt(text))))
+            number.ok_or_else(|| format!("`{}` is no number", excerpt(text)))
         };
+        let time_s = number(self.time)? / self.time_per_s;
+        if time_s.abs() > TIME_S_MAX {
+            return Err("its time is after the year 5000; name milliseconds `time_ms`".to_owned());
+        }
         Ok(MeterPoint {
-            time_s: number(self.time)? / self.time_per_s,
+            time_s,
             watts: number(self.watts)?,
         })
     }
@@ -120,7 +136,8 @@ impl MeterLog {
                 columns = Some(Columns::of(&row)?);
                 continue;
             };
-            let point = columns.row(line, &row)?;
+            let point = columns.row(&row);
+            let point = point.map_err(|wrong| Error::malformed(line, wrong))?;
             if points
                 .last()
                 .is_some_and(|last| last.time_s >= point.time_s)
@@ -200,10 +217,9 @@ impl Followed {
         loop {
             let row = match rows.next_row()? {
                 None => return Ok(()),
-                Some(Ok(row)) => match self.columns.row(1, row) {
-                    Ok(point) => Ok(point),
-                    Err(_) => Err(format!("its last row is `{}`", excerpt(&row.join(",")))),
-                },
+                Some(Ok(row)) => self.columns.row(row).map_err(|wrong| {
+                    format!("its last row is `{}`: {wrong}", excerpt(&row.join(",")))
+                }),
                 Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
             };
             // The last row may be incomplete.
@@ -354,6 +370,38 @@ mod tests {
                 "{text}: {error}"
             );
         }
+    }
+
+    #[test]
+    fn a_decimal_comma_a_second_power_and_milliseconds_as_seconds_are_no_power() {
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        let now_s = clock.wall_ms() / 1_000;
+        let mut meter = Meter::new(&tree.root(), "meter.csv", clock);
+        for (text, said) in [
+            (
+                format!("time_s,watts\n{now_s},4,7\n"),
+                "write a decimal point",
+            ),
+            (
+                format!("time_s,watts,power_w\n{now_s},4,7\n"),
+                "both columns",
+            ),
+            (
+                "time_s,watts\n1700000000000,4\n".to_owned(),
+                "name milliseconds `time_ms`",
+            ),
+        ] {
+            tree.write("meter.csv", &text);
+            let Power::Unavailable { why } = meter.read(0) else {
+                panic!("{text} was taken");
+            };
+            assert!(why.contains(said), "{why}");
+            assert!(MeterLog::parse(&text).is_err(), "{text}");
+        }
+        // Power that flows back.
+        tree.write("meter.csv", format!("time_s,watts\n{now_s},-4.5,\n"));
+        assert_eq!(meter.read(0), Power::Measured { watts: -4.5 });
     }
 
     #[test]

@@ -81,12 +81,24 @@ pub fn why_none(root: &Root) -> String {
         }
     };
     format!(
-        "no sensor of power: /sys/class/powercap {} (virtual machines and ARM boards have none), no INA219, INA226 or \
-         INA3221 in /sys/class/hwmon, no battery in /sys/class/power_supply; name the file of a meter with --meter, or \
-         the power chip of a Raspberry Pi 5 with --pmic",
+        "no sensor of power: /sys/class/powercap {}, no INA219, INA226 or INA3221 in /sys/class/hwmon, no battery; \
+         name the file of a meter with --meter, or the chip of a Raspberry Pi 5 with --pmic",
         there("sys/class/powercap")
     )
 }
 
 #[cfg(test)]
 pub(crate) mod fake;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Result files hold 256 bytes of a reason.
+    #[test]
+    fn the_reason_of_a_machine_without_a_sensor_fits_into_a_result_file() {
+        let why = why_none(&Root::new("/no/such"));
+        assert!(why.len() <= 256, "{} bytes", why.len());
+        assert_eq!(crate::host::printable(&why), why);
+    }
+}

@@ -7,8 +7,8 @@
 mod row;
 
 pub use row::{
-    Benchmark, BenchmarkRow, Header, Host, Known, Link, Mode, Origin, PowerRow, Row, Stopped,
-    Transport,
+    Benchmark, BenchmarkRow, HALF_WIDTH_WIDE, Header, Host, Known, Link, Mode, Origin, PowerRow,
+    Row, Stopped, Transport,
 };
 
 use crate::Error;
@@ -127,7 +127,13 @@ impl ResultFile {
                 return Err(limit("rows of a result file", ROWS_MAX + 1, ROWS_MAX));
             }
             check_length(line)?;
-            let row: Row = serde_json::from_str(line).map_err(|error| shape(number, &error))?;
+            let row: Row = serde_json::from_str(line).map_err(|error| {
+                if serde_json::from_str::<End>(line).is_ok_and(|end| end.kind == "end") {
+                    let wrong = "the file ends here, but more follows: something was appended";
+                    return Error::malformed(number, wrong);
+                }
+                shape(number, &error)
+            })?;
             row.check(number)?;
             rows.push(row);
         }

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Size of the longest name or text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
+/// A wider half of an interval, as a part of the median, is marked where the number of samples was fixed.
+pub const HALF_WIDTH_WIDE: f64 = 0.05;
+
 /// Largest number of hosts of a run.
 const HOSTS_MAX: usize = 1_024;
 
@@ -241,6 +244,20 @@ impl BenchmarkRow {
             repeat_interval(&self.samples_us, &self.starts)
         } else {
             median_interval(&self.samples_us)
+        }
+    }
+
+    /// Returns whether the interval of this median stayed wider than the limit. Where the number of samples was fixed,
+    /// that is [`HALF_WIDTH_WIDE`].
+    #[must_use]
+    pub fn is_wide(&self, median: &Median) -> bool {
+        match self.stopped {
+            Stopped::Narrow => false,
+            Stopped::Exhausted => true,
+            Stopped::Fixed => {
+                let half_width = (median.interval.high - median.interval.low) / 2.0;
+                median.samples > 1 && half_width > HALF_WIDTH_WIDE * median.value
+            }
         }
     }
 

@@ -1,6 +1,39 @@
 use super::*;
 use proptest::prelude::*;
 
+#[test]
+fn a_wide_interval_of_a_fixed_number_of_samples_is_marked_too() {
+    let row = |samples_us: &[f64], stopped| BenchmarkRow {
+        benchmark: Benchmark::Latency,
+        ranks: 2,
+        transport: Transport::Memory,
+        bytes: 64,
+        iterations: 10,
+        samples_us: samples_us.to_vec(),
+        starts: Vec::new(),
+        stopped,
+    };
+    let is_wide = |row: &BenchmarkRow| row.is_wide(&row.median_us().expect("a median"));
+    let (far, near) = ([1.0, 2.0, 3.0, 4.0, 9.0], [2.0; 5]);
+    assert!(is_wide(&row(&far, Stopped::Fixed)));
+    assert!(!is_wide(&row(&near, Stopped::Fixed)));
+    assert!(is_wide(&row(&near, Stopped::Exhausted)));
+    assert!(!is_wide(&row(&far, Stopped::Narrow)));
+    // One sample has no interval.
+    assert!(!is_wide(&row(&[2.0], Stopped::Fixed)));
+}
+
+#[test]
+fn a_file_that_was_appended_to_itself_says_where_it_ends() {
+    let text = file().text().expect("a text");
+    let twice = format!("{text}{text}");
+    let error = ResultFile::parse(twice.as_bytes()).expect_err("appended");
+    let line = text.lines().count();
+    let wanted =
+        format!("line {line}: the file ends here, but more follows: something was appended");
+    assert_eq!(error.to_string(), wanted);
+}
+
 fn known<T>(value: T) -> Known<T> {
     Known::Value(value)
 }

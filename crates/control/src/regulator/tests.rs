@@ -302,7 +302,7 @@ fn excitations_beyond_the_ranges_are_refused() {
 }
 
 #[test]
-fn the_loop_holds_tardiness_and_says_what_the_machine_made_of_it() {
+fn the_loop_holds_tardiness_and_reports_the_real_inputs() {
     let (mut regulator, machine) = regulator();
     let mut plant = Plant([1.1, 0.35]);
     regulator.set_controller(Some(controller()));
@@ -382,7 +382,7 @@ fn the_speed_is_the_machines_own_where_only_updates_are_driven() {
 }
 
 #[test]
-fn a_machine_that_somebody_else_sets_is_found_out_although_the_speed_stays() {
+fn a_speed_set_by_another_program_is_found_although_it_stays() {
     let early = Figures {
         instances: 10,
         tardiness_mean: 0.2,

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn two_readers_share_what_one_producer_puts() {
+    fn two_readers_share_the_items_of_one_producer() {
         const COUNT: u64 = 50_000;
         let ring = Ring::new(16);
         let is_over = AtomicBool::new(false);

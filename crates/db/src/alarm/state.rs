@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn between_the_two_thresholds_nothing_changes() {
+    fn an_alarm_stays_as_it_is_between_its_thresholds() {
         let condition = AlarmCondition::Above {
             threshold: 60.0,
             clear: 55.0,

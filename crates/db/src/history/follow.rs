@@ -2,7 +2,8 @@
 //!
 //! **Invariants:** every durable reading is passed once, in the order of the numbers, with any time. A step reads a
 //! bounded part of the log under the store's lock. Numbers that no longer exist are counted, by reason, and never
-//! skipped silently.
+//! skipped silently. A step that counts some ends with the first reading behind them. So the gap
+//! lies right before the last reading of a step. A consumer that has passed this reading has passed the gap too.
 //!
 //! **Why not by time.** A range read finds the readings of a time interval. A sensor may send a reading that is older
 //! than those read already. So a position in time is no position in the log, but a number is one.
@@ -73,7 +74,8 @@ impl LogCursor {
     }
 }
 
-/// The result of one step.
+/// The result of one step. Readings that are gone or missing lie right before the last reading of the step, or behind
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStep {
     /// Whether another step may find more at once.
@@ -86,8 +88,8 @@ pub struct LogStep {
     pub readings_missing: u64,
 }
 
-/// What a step must find.
-pub(crate) struct Wanted<'a> {
+/// Which readings a step searches, and when it ends.
+pub(crate) struct StepLimits<'a> {
     /// Only readings below this number, which are durable.
     pub(crate) end_lsn: u64,
     /// Most readings to find.
@@ -101,11 +103,11 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn step<S: SegmentStore>(
     source: &mut Source<'_, S>,
     cursor: &mut LogCursor,
-    wanted: &mut Wanted<'_>,
+    limits: &mut StepLimits<'_>,
 ) -> Result<LogStep, Error> {
     let mut step = LogStep::default();
     cursor.found.clear();
-    if cursor.next_lsn >= wanted.end_lsn || wanted.readings_max == 0 {
+    if cursor.next_lsn >= limits.end_lsn || limits.readings_max == 0 {
         return Ok(step);
     }
     let is_there = |segment: u32| source.segments.binary_search(&segment).is_ok();
@@ -114,17 +116,17 @@ pub(crate) fn step<S: SegmentStore>(
             return Ok(step);
         };
         if first > cursor.next_lsn {
-            let first = first.min(wanted.end_lsn);
+            let first = first.min(limits.end_lsn);
             step.readings_gone = first - cursor.next_lsn;
             cursor.next_lsn = first;
         }
         cursor.place = Some((segment, 0));
         cursor.reader = Reader::new();
-        if cursor.next_lsn >= wanted.end_lsn {
+        if cursor.next_lsn >= limits.end_lsn {
             return Ok(step);
         }
     }
-    read(source, cursor, wanted, &mut step)?;
+    read(source, cursor, limits, &mut step)?;
     Ok(step)
 }
 
@@ -166,7 +168,7 @@ fn locate<S: SegmentStore>(source: &mut Source<'_, S>, lsn: u64) -> Option<(u32,
 fn read<S: SegmentStore>(
     source: &mut Source<'_, S>,
     cursor: &mut LogCursor,
-    wanted: &mut Wanted<'_>,
+    limits: &mut StepLimits<'_>,
     step: &mut LogStep,
 ) -> Result<(), Error> {
     let Some((segment, begin)) = cursor.place else {
@@ -185,17 +187,19 @@ fn read<S: SegmentStore>(
     let mut records: u64 = 0;
     let tail = scan::read_segment(source.store, reader, segment, begin, &mut |found| {
         records += 1;
+        let mut is_behind_gap = false;
         if let Record::Reading(reading) = &found.record
             && found.lsn >= *next_lsn
         {
-            if found.lsn >= wanted.end_lsn {
+            if found.lsn >= limits.end_lsn {
                 is_over = true;
                 return Ok(ControlFlow::Break(()));
             }
             step.readings += 1;
             step.readings_missing += found.lsn - *next_lsn;
+            is_behind_gap = step.readings_gone > 0 || step.readings_missing > 0;
             *next_lsn = found.lsn + 1;
-            if (wanted.is_wanted)(ObjectId(reading.id)) {
+            if (limits.is_wanted)(ObjectId(reading.id)) {
                 let dated = || {
                     let boots = boots.get_or_insert_with(|| index.boots(live, present));
                     boots.wall_at(&found.boot_id, reading.arrival_us)
@@ -203,9 +207,10 @@ fn read<S: SegmentStore>(
                 matches.push(entry(found, reading, dated), reading.value);
             }
         }
-        let is_enough = found.offset >= until
-            || matches.entries.len() >= wanted.readings_max
-            || records.is_multiple_of(LOOK_RECORDS) && (wanted.is_awaited)();
+        let is_enough = is_behind_gap
+            || found.offset >= until
+            || matches.entries.len() >= limits.readings_max
+            || records.is_multiple_of(LOOK_RECORDS) && (limits.is_awaited)();
         Ok(if is_enough {
             ControlFlow::Break(())
         } else {
@@ -215,12 +220,12 @@ fn read<S: SegmentStore>(
     let position = reader.position().max(begin);
     if is_over {
         // The reading that was met is not passed, and nothing of this range follows it.
-        step.readings_missing += wanted.end_lsn - *next_lsn;
-        *next_lsn = wanted.end_lsn;
+        step.readings_missing += limits.end_lsn - *next_lsn;
+        *next_lsn = limits.end_lsn;
         cursor.place = None;
         return Ok(());
     }
-    step.more = *next_lsn < wanted.end_lsn;
+    step.more = *next_lsn < limits.end_lsn;
     if tail == Tail::Stopped {
         cursor.place = Some((segment, position));
         return Ok(());
@@ -237,8 +242,8 @@ fn read<S: SegmentStore>(
             step.more = false;
             // The end of the log has been read, so readings that were not met do not exist.
             if tail == Tail::Clean {
-                step.readings_missing += wanted.end_lsn - *next_lsn;
-                *next_lsn = wanted.end_lsn;
+                step.readings_missing += limits.end_lsn - *next_lsn;
+                *next_lsn = limits.end_lsn;
             }
         }
     }

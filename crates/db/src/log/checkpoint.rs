@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(
             bytes_max(u32::MAX, u64::MAX, u64::MAX),
             u64::MAX,
-            "no overflow, whatever is asked"
+            "no request overflows"
         );
     }
 

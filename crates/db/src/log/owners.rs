@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_series_that_related_templates_know_the_first_has_the_key() {
+    fn the_first_series_of_related_templates_has_the_key() {
         let mut owners = Owners::default();
         assert_eq!(owners.claim_beside(&owner(7, 1, "a"), &[2]), Ok(()));
         let refused = owners.claim_beside(&owner(7, 2, "b"), &[1]);

@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fraction_of_all_is_what_was_set_and_no_object_loses_more_than_it_may() {
+    fn the_total_fraction_is_the_set_one_and_no_object_loses_more_than_its_limit() {
         for wanted in [1.0, 0.97, 0.8, 0.65, 0.5, 0.2, f64::NAN] {
             let expected = if wanted.is_nan() {
                 1.0
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_late_and_what_is_never_shed_takes_no_part() {
+    fn rates_are_recent_and_exclude_objects_that_are_never_shed() {
         let admission = Admission::new(4, 0.5, Quality::Admitted);
         let counts = [std::cell::Cell::new(1000_u64), std::cell::Cell::new(0)];
         let admitted = |object: usize| counts.get(object).map(std::cell::Cell::get);
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_has_fallen_silent_keeps_nobody_from_being_shed() {
+    fn a_silent_object_does_not_stop_shedding_of_others() {
         for quality in [Quality::Admitted, Quality::Fresh] {
             let mut plant = Plant::of(frequent_and_seldom(), quality);
             plant.run(60);
@@ -711,7 +711,7 @@ mod tests {
 
     /// The planned part is what happens, also where values are valid for less than a period.
     #[test]
-    fn of_readings_that_come_more_rarely_than_they_are_valid_the_planned_part_is_admitted() {
+    fn the_planned_part_of_readings_rarer_than_their_validity_is_admitted() {
         for period_ms in [900.0, 1_150.0, 2_000.0, 4_000.0, 10_000.0] {
             let mut plant = Plant::of(vec![(1.0, period_ms); 10], Quality::Fresh);
             plant.run(300);

@@ -172,7 +172,7 @@ fn a_file_that_is_no_table_is_neither_replaced_nor_read() {
         now_ns: 1,
     };
     let writer = here.writer().unwrap();
-    for content in [&b""[..], b"EVK", b"a list of what somebody needs"] {
+    for content in [&b""[..], b"EVK", b"a file of another program"] {
         let made = writer.create_with(ROOT_INODE, NAME.as_bytes(), &file, content);
         made.unwrap();
         assert!(matches!(

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_full_are_told() {
+    fn a_damaged_or_full_store_returns_its_error() {
         let mut store = MemoryStore::new();
         let file = store.create("a").unwrap();
         store.append(file, &[7; 9000]).unwrap();

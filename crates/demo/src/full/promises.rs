@@ -15,7 +15,7 @@ pub(super) struct Promise {
 }
 
 pub(super) const DURABLE: &str =
-    "A reading that was acknowledged is on flash, whatever the power does next.";
+    "A reading that was acknowledged is on flash, also after a power cut at any moment.";
 pub(super) const BOUNDED: &str = "Every call costs a fixed, published number of device operations.";
 pub(super) const DEADLINES: &str = "Deadlines hold under load.";
 /// The other half of that promise.

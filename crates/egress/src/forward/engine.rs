@@ -175,10 +175,18 @@ pub struct Engine {
     answers_unknown: u64,
 }
 
-/// Returns the counters for a passed-over reading: those of the unit being filled, or those for the next one.
-fn passed<'a>(draft: &'a mut Option<(Unit, u64)>, loose: &'a mut Counters) -> &'a mut Counters {
+/// Returns the counters for the passed-over reading `lsn`: those of the unit being filled, or those for the next one.
+/// The unit then ends behind the reading. Otherwise the reading would be read again, and counted again.
+fn passed<'a>(
+    draft: &'a mut Option<(Unit, u64)>,
+    loose: &'a mut Counters,
+    lsn: u64,
+) -> &'a mut Counters {
     match draft {
-        Some((unit, _)) => &mut unit.passed,
+        Some((unit, _)) => {
+            unit.end_lsn = lsn + 1;
+            &mut unit.passed
+        }
         None => loose,
     }
 }
@@ -393,14 +401,14 @@ impl Engine {
         let plan = match self.plans.get(entry.object as usize) {
             Some(Some(Ok(plan))) => plan,
             Some(Some(Err(Some(why)))) => {
-                return passed(&mut self.draft, &mut self.passed).refuse(*why);
+                return passed(&mut self.draft, &mut self.passed, entry.lsn).refuse(*why);
             }
             _ => return,
         };
         let is_late =
             plan.deadline_ms > 0 && entry.age_ms.is_some_and(|age| age > plan.deadline_ms);
         if is_late && plan.late == Late::Skip {
-            passed(&mut self.draft, &mut self.passed).late_skipped += 1;
+            passed(&mut self.draft, &mut self.passed, entry.lsn).late_skipped += 1;
             return;
         }
         let mut slot = None;
@@ -409,7 +417,7 @@ impl Engine {
                 .slots
                 .take(entry.object, entry.time.ms(), plan.downsample_ms);
             if slot.is_none() {
-                passed(&mut self.draft, &mut self.passed).thinned += 1;
+                passed(&mut self.draft, &mut self.passed, entry.lsn).thinned += 1;
                 return;
             }
         }
@@ -453,6 +461,7 @@ impl Engine {
         if let Some(why) = refusal {
             unit.bytes.truncate(before);
             unit.passed.refuse(why);
+            unit.end_lsn = entry.lsn + 1;
             if is_first && let Some((mut unit, _)) = self.draft.take() {
                 self.passed = unit.passed;
                 unit.bytes.clear();

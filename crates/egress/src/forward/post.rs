@@ -5,7 +5,7 @@
 use super::context::{Context, Leave, POLL_MS_MAX, PUBLISH_MS};
 use super::forwarder::Forwarder;
 use super::options::{Target, UpstreamOptions};
-use super::wire::{self, Wire};
+use super::wire::{self, Progress, Wire};
 use crate::Secret;
 use base::block::BlockDevice;
 use bytes::Bytes;
@@ -124,6 +124,8 @@ fn excerpt(body: &[u8]) -> String {
 pub(crate) struct Connection {
     sender: SendRequest<Whole>,
     head: Head,
+    /// What helps if the server speaks TLS and the node does not. An answer shows that the server does not.
+    hint: Option<&'static str>,
     /// The task that drives the connection, and the exchange in flight; both end with the connection.
     _driver: Ended,
 }
@@ -146,7 +148,10 @@ struct Head {
 }
 
 /// Connects. The caller sets the timeout.
-pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, String> {
+pub(crate) async fn connect(
+    options: &UpstreamOptions,
+    progress: &Progress,
+) -> Result<Connection, String> {
     let Target::Http {
         address,
         host,
@@ -162,13 +167,14 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
         host: HeaderValue::from_str(host).map_err(invalid)?,
         authorization: authorization.as_ref().map(header_of).transpose()?,
     };
-    let wire = wire::connect(address, options.tls.as_ref()).await?;
+    let wire = wire::connect(address, options.tls.as_ref(), progress).await?;
     let (sender, driver) = shake_hands(wire)
         .await
         .map_err(|error| format!("{address}: {}", wire::why(&error)))?;
     Ok(Connection {
         sender,
         head,
+        hint: options.tls.is_none().then_some("give a url with https://"),
         _driver: driver,
     })
 }
@@ -269,9 +275,10 @@ impl Connection {
             let verdict = match answer {
                 Err(_) => return Leave::Lost(format!("no answer within {limit:?}")),
                 Ok(Ok(Ok(verdict))) => verdict,
-                Ok(Ok(Err(why))) => return Leave::Lost(why),
+                Ok(Ok(Err(why))) => return Leave::Lost(wire::with_hint(why, self.hint)),
                 Ok(Err(failed)) => return Leave::Lost(failed.to_string()),
             };
+            self.hint = None;
             match verdict {
                 Verdict::Taken => {
                     context.reached();

@@ -4,6 +4,7 @@ use super::backoff::Backoff;
 use super::context::{Context, LOOK_MS, Leave};
 use super::forwarder::Forwarder;
 use super::options::Target;
+use super::wire::Progress;
 use super::{mqtt, post};
 use base::block::BlockDevice;
 use std::time::Duration;
@@ -80,10 +81,11 @@ async fn one_connection<D: BlockDevice + 'static>(
     }
     let limit = Duration::from_millis(context.options.answer_ms_max);
     let options = context.options.clone();
+    let progress = Progress::default();
     let connecting = async {
         match options.target {
-            Target::Mqtt { .. } => mqtt::connect(&options).await.map(Way::Mqtt),
-            Target::Http { .. } => post::connect(&options).await.map(Way::Post),
+            Target::Mqtt { .. } => mqtt::connect(&options, &progress).await.map(Way::Mqtt),
+            Target::Http { .. } => post::connect(&options, &progress).await.map(Way::Post),
         }
     };
     let mut stop = context.stop.clone();
@@ -94,7 +96,8 @@ async fn one_connection<D: BlockDevice + 'static>(
     let way = match connected {
         Err(_) => {
             let address = options.address();
-            return Leave::Lost(format!("{address}: no connection within {limit:?}"));
+            let hint = mqtt::hint(options.tls.as_ref());
+            return Leave::Lost(progress.late(address, limit, hint));
         }
         Ok(Err(why)) => return Leave::Lost(why),
         Ok(Ok(way)) => way,

@@ -1,5 +1,6 @@
 //! A connection to an upstream, plain or with TLS, and how it is opened. The protocols are in other files.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -56,6 +57,49 @@ pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) ->
     .await
 }
 
+/// How far an attempt to connect has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// No address has answered.
+    #[default]
+    Reaching,
+    /// The TLS handshake is under way.
+    ShakingHands,
+    /// There is a connection, and the protocol begins.
+    Greeting,
+}
+
+/// The phase of an attempt, which outlives it: an attempt that takes too long is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(Cell<Phase>);
+
+impl Progress {
+    /// Returns why the attempt has failed if it has ended after this time. `hint` is what helps if the server speaks
+    /// TLS and the node does not.
+    pub(crate) fn late(&self, address: &str, limit: Duration, hint: Option<&str>) -> String {
+        let seconds = limit.as_secs_f64();
+        match self.0.get() {
+            Phase::Reaching => format!("{address}: no connection within {seconds} s"),
+            Phase::ShakingHands => format!(
+                "{address}: connects, but does not finish the TLS handshake within {seconds} s; give the port that \
+                 speaks TLS (8883 for MQTT, 443 for HTTPS)"
+            ),
+            Phase::Greeting => with_hint(
+                format!("{address}: connects, but does not answer within {seconds} s"),
+                hint,
+            ),
+        }
+    }
+}
+
+/// Adds to the failure of a plain connection what helps if the server speaks TLS.
+pub(crate) fn with_hint(why: String, hint: Option<&str>) -> String {
+    match hint {
+        Some(hint) => format!("{why}; if it speaks TLS: {hint}"),
+        None => why,
+    }
+}
+
 /// Returns why a connection has failed.
 pub(crate) fn why(error: &(dyn std::error::Error + 'static)) -> String {
     tls::reason(error).unwrap_or_else(|| error.to_string())
@@ -65,6 +109,7 @@ pub(crate) fn why(error: &(dyn std::error::Error + 'static)) -> String {
 pub(crate) async fn connect(
     address: &str,
     tls: Option<&tls::Client>,
+    progress: &Progress,
 ) -> Result<Box<dyn Wire>, String> {
     let addresses = resolve(address)
         .await
@@ -76,13 +121,16 @@ pub(crate) async fn connect(
     stream
         .set_nodelay(true)
         .map_err(|error| format!("{address}: cannot set up the socket: {error}"))?;
-    match tls {
-        None => Ok(Box::new(stream)),
-        Some(client) => match client.connect(stream, address).await {
-            Ok(secure) => Ok(Box::new(secure)),
-            Err(error) => Err(error.to_string()),
-        },
-    }
+    let wire: Box<dyn Wire> = match tls {
+        None => Box::new(stream),
+        Some(client) => {
+            progress.0.set(Phase::ShakingHands);
+            let secure = client.connect(stream, address).await;
+            Box::new(secure.map_err(|error| error.to_string())?)
+        }
+    };
+    progress.0.set(Phase::Greeting);
+    Ok(wire)
 }
 
 /// Connects to the address that answers first. The attempts start one after the other. So a host with an unreachable
@@ -153,6 +201,27 @@ mod tests {
         let stream = found.expect("no end of it").unwrap();
         assert_eq!(stream.peer_addr().unwrap(), answers);
         assert!(first_of(Vec::new()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_takes_too_long_tells_how_far_it_has_come() {
+        let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = host.local_addr().unwrap().to_string();
+        let limit = Duration::from_secs(10);
+        let progress = Progress::default();
+        let early = progress.late(&address, limit, Some("tls = true"));
+        assert_eq!(early, format!("{address}: no connection within 10 s"));
+        connect(&address, None, &progress).await.unwrap();
+        assert_eq!(
+            progress.late(&address, limit, Some("tls = true")),
+            format!(
+                "{address}: connects, but does not answer within 10 s; if it speaks TLS: tls = true"
+            )
+        );
+        progress.0.set(Phase::ShakingHands);
+        let late = progress.late(&address, limit, None);
+        let told = "connects, but does not finish the TLS handshake within 10 s; ";
+        assert!(late.contains(told), "{late}");
     }
 
     #[tokio::test]

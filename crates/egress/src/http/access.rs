@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_permits_what_its_line_says() {
+    fn a_token_permits_the_rights_of_its_line() {
         let tokens = Tokens::parse(
             "old 0123456789abcde0\nreader 0123456789abcde1 read\n\
              telegraf 0123456789abcde2 write\nboth 0123456789abcde3 read,write\n",
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_else_may_own_is_not_answered() {
+    fn a_host_name_of_another_owner_is_not_answered() {
         let own = ["keel.home".to_owned()];
         let is_own = |host: &str| is_own_host(&headers(header::HOST, host), &own);
         for good in [

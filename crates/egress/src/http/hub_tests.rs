@@ -162,7 +162,7 @@ async fn ticks(count: u64) {
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn a_reader_gets_what_there_is_then_what_changes_then_what_is_new() {
+async fn a_reader_gets_present_values_then_changes_then_new_keys() {
     let running = start(3);
     let reader = join(&running, all(), 1 << 20);
     ticks(1).await;
@@ -225,7 +225,7 @@ async fn an_update_is_encoded_once_for_all_and_a_pattern_gets_its_own() {
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
-async fn a_slow_reader_holds_one_queue_is_told_what_it_missed_and_ends_with_the_latest() {
+async fn a_slow_reader_holds_one_queue_learns_its_misses_and_ends_with_the_latest() {
     let running = start(400);
     let bytes_max = 8 << 10;
     let (slow, quick) = (

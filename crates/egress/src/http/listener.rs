@@ -31,7 +31,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tls::{Refusal as TlsRefusal, Server, ServerStream};
+use tls::{Refusal as TlsRefusal, Server, ServerStream, has_unread};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch as latest};
@@ -355,8 +355,8 @@ async fn shake_hands(
     let shaken = server.accept(opens).await;
     match (shaken, seen) {
         (Ok(stream), Some(traffic)) => {
-            // That was the handshake.
-            traffic.heard.set(false);
+            // That was the handshake. Part of a head may have come with its end.
+            traffic.heard.set(has_unread(&stream));
             Ok((stream, traffic))
         }
         (Err(TlsRefusal::Slow), _) => Err(Refusal::HandshakeSlow),

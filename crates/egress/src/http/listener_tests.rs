@@ -5,6 +5,7 @@ use crate::http::options::HISTORY_WAITING_MAX;
 use crate::http::options::WriteLimits;
 use crate::http::status::status_channel;
 use crate::http::write_queue::{Taken, Writes, Written, write_channel};
+use client::{ask, head, is_whole, post};
 use db::value::Value;
 use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
 use std::ops::ControlFlow;
@@ -157,40 +158,6 @@ impl Node {
         let waited = tokio::time::timeout(Duration::from_secs(60), waits).await;
         waited.unwrap_or_else(|_| panic!("no {what}: {:?}", self.figures()));
     }
-}
-
-async fn ask(stream: &mut TcpStream, path: &str) {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-}
-
-async fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) {
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{headers}content-length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(body).await.unwrap();
-}
-
-/// Returns the head of an answer; nothing if the connection has ended.
-async fn head(stream: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(_) => return String::new(),
-        }
-    }
-    String::from_utf8(head).unwrap()
-}
-
-/// Takes the body of an answer with this head. Returns whether all of it comes.
-async fn is_whole(stream: &mut TcpStream, head: &str) -> bool {
-    let length = head.split("content-length: ").nth(1).unwrap();
-    let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.is_ok()
 }
 
 #[test]
@@ -485,5 +452,7 @@ async fn a_query_without_a_place_for_history_is_told_when_to_come_back() {
     LocalSet::new().run_until(test).await;
 }
 
+#[path = "listener_client.rs"]
+mod client;
 #[path = "listener_tls_tests.rs"]
 mod secure;

@@ -89,35 +89,16 @@ impl Secured {
 
     /// Waits until the node is busy with this many handshakes.
     async fn until_handshakes(&self, count: usize) {
-        while self.server.handshakes() != count {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let waits = async {
+            while self.server.handshakes() != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // Far longer than it takes on any machine.
+        let waited = tokio::time::timeout(Duration::from_secs(60), waits).await;
+        let now = self.server.handshakes();
+        waited.unwrap_or_else(|_| panic!("{now} handshakes, not {count}"));
     }
-}
-
-async fn ask_for(stream: &mut Stream, path: &str) {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    stream.flush().await.unwrap();
-}
-
-/// Returns the head of an answer; nothing if the connection has ended.
-async fn head_of(stream: &mut Stream) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(_) => return String::new(),
-        }
-    }
-    String::from_utf8(head).unwrap()
-}
-
-async fn body_is_whole(stream: &mut Stream, head: &str) -> bool {
-    let length = head.split("content-length: ").nth(1).unwrap();
-    let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.is_ok()
 }
 
 #[test]
@@ -131,9 +112,9 @@ async fn an_answer_that_a_slow_client_takes_over_tls_makes_no_room_for_silent_on
     let test = async {
         let secured = secured(2, None);
         let mut slow = secured.connect().await;
-        ask_for(&mut slow, POINTS).await;
-        let head = head_of(&mut slow).await;
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        ask(&mut slow, POINTS).await;
+        let first = head(&mut slow).await;
+        assert!(first.starts_with("HTTP/1.1 200"), "{first}");
         let mut silent = Vec::new();
         for _ in 0..4 {
             silent.push(secured.connect().await);
@@ -142,10 +123,10 @@ async fn an_answer_that_a_slow_client_takes_over_tls_makes_no_room_for_silent_on
             .node
             .until("room", |figures| figures.connections_evicted == 3)
             .await;
-        assert!(body_is_whole(&mut slow, &head).await, "{head}");
+        assert!(is_whole(&mut slow, &first).await, "{first}");
         // The next request on the same connection.
-        ask_for(&mut slow, "/nothing").await;
-        assert!(head_of(&mut slow).await.starts_with("HTTP/1.1 404"));
+        ask(&mut slow, "/nothing").await;
+        assert!(head(&mut slow).await.starts_with("HTTP/1.1 404"));
     };
     LocalSet::new().run_until(test).await;
 }
@@ -176,10 +157,10 @@ async fn clients_that_do_not_finish_their_handshake_take_no_place() {
     let test = async {
         let secured = secured(1, None);
         let mut served = secured.connect().await;
-        ask_for(&mut served, POINTS).await;
-        let head = head_of(&mut served).await;
+        ask(&mut served, POINTS).await;
+        let first = head(&mut served).await;
         // The silent clients have 5 s, which a slow machine needs for a body.
-        assert!(body_is_whole(&mut served, &head).await, "{head}");
+        assert!(is_whole(&mut served, &first).await, "{first}");
         let mut silent = Vec::new();
         for _ in 0..HANDSHAKES_MAX + 4 {
             silent.push(secured.node.connect().await);
@@ -188,11 +169,11 @@ async fn clients_that_do_not_finish_their_handshake_take_no_place() {
         secured.until_handshakes(HANDSHAKES_MAX).await;
         // They evict each other, and no client that is served.
         assert_eq!(secured.node.figures().connections_evicted, 0);
-        ask_for(&mut served, "/nothing").await;
-        assert!(head_of(&mut served).await.starts_with("HTTP/1.1 404"));
+        ask(&mut served, "/nothing").await;
+        assert!(head(&mut served).await.starts_with("HTTP/1.1 404"));
         let mut honest = secured.connect().await;
-        ask_for(&mut honest, "/nothing").await;
-        assert!(head_of(&mut honest).await.starts_with("HTTP/1.1 404"));
+        ask(&mut honest, "/nothing").await;
+        assert!(head(&mut honest).await.starts_with("HTTP/1.1 404"));
         assert_eq!(secured.refused("handshake_evicted"), 5);
         // The others have their time.
         tokio::time::pause();
@@ -221,8 +202,8 @@ async fn handshakes_of_a_second_are_limited() {
         assert!(refused > 0, "{:?}", secured.node.figures());
         assert_eq!(connected.len() as u64 + refused, 40);
         // The pace of requests is another one.
-        ask_for(&mut connected[0], "/nothing").await;
-        assert!(head_of(&mut connected[0]).await.starts_with("HTTP/1.1 404"));
+        ask(&mut connected[0], "/nothing").await;
+        assert!(head(&mut connected[0]).await.starts_with("HTTP/1.1 404"));
     };
     LocalSet::new().run_until(test).await;
 }
@@ -235,8 +216,8 @@ async fn a_client_needs_a_certificate_of_the_authority_of_clients() {
         let own = identity(&secured.folder, &clients, Purpose::Client, "right");
         let right = secured.client(&secured.authority, Some(own));
         let mut stream = secured.connect_as(&right).await.unwrap();
-        ask_for(&mut stream, "/nothing").await;
-        assert!(head_of(&mut stream).await.starts_with("HTTP/1.1 404"));
+        ask(&mut stream, "/nothing").await;
+        assert!(head(&mut stream).await.starts_with("HTTP/1.1 404"));
         let strangers = Authority::new("strangers");
         let own = identity(&secured.folder, &strangers, Purpose::Client, "wrong");
         for (count, own) in [(1, None), (2, Some(own))] {
@@ -276,9 +257,99 @@ async fn certificates_change_while_clients_are_served() {
         assert!(secured.connect_as(&before).await.is_err());
         assert_eq!(secured.node.figures().certificate_error, None);
         for stream in &mut open {
-            ask_for(stream, "/nothing").await;
-            assert!(head_of(stream).await.starts_with("HTTP/1.1 404"));
+            ask(stream, "/nothing").await;
+            assert!(head(stream).await.starts_with("HTTP/1.1 404"));
         }
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+/// Lets the hello of a client pass, and holds back what it sends behind the answer until `is_all` is told. Then all of
+/// it goes at once.
+async fn hold_back(
+    socket: TcpStream,
+    client: tokio::io::DuplexStream,
+    is_all: tokio::sync::oneshot::Receiver<()>,
+) {
+    let (mut answers, mut requests) = socket.into_split();
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let mut space = [0; 4096];
+    loop {
+        tokio::select! {
+            read = from_client.read(&mut space) => {
+                let count = read.unwrap();
+                requests.write_all(&space[..count]).await.unwrap();
+            }
+            ready = answers.readable() => {
+                ready.unwrap();
+                break;
+            }
+        }
+    }
+    let answered = async { tokio::io::copy(&mut answers, &mut to_client).await.ok() };
+    let held = async {
+        is_all.await.unwrap();
+        let count = from_client.read(&mut space).await.unwrap();
+        requests.write_all(&space[..count]).await.unwrap();
+        // The connection stays.
+        std::future::pending::<()>().await;
+    };
+    tokio::join!(answered, held);
+}
+
+#[tokio::test]
+async fn a_head_that_begins_in_the_packet_of_the_handshake_has_its_time_too() {
+    let test = async {
+        let secured = secured(4, None);
+        let client = secured.client(&secured.authority, None);
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let (all, is_all) = tokio::sync::oneshot::channel();
+        let socket = secured.node.connect().await;
+        let relay = tokio::task::spawn_local(hold_back(socket, theirs, is_all));
+        let address = secured.node.running.address.to_string();
+        let mut stream = client.connect(ours, &address).await.unwrap();
+        // For the client the handshake is over; the node has its end together with half a head.
+        stream.write_all(b"GET /noth").await.unwrap();
+        stream.flush().await.unwrap();
+        all.send(()).unwrap();
+        secured
+            .node
+            .until("connection", |figures| figures.connections == 1)
+            .await;
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(HEAD_SECONDS_MAX)).await;
+        tokio::time::resume();
+        secured
+            .node
+            .until("end", |figures| figures.heads_broken == 1)
+            .await;
+        relay.abort();
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn a_silent_client_gives_up_its_handshake_before_one_that_has_begun() {
+    let test = async {
+        let secured = secured(1, None);
+        let mut begun = secured.node.connect().await;
+        begun.write_all(&[0x16]).await.unwrap();
+        secured.until_handshakes(1).await;
+        // The node has seen the byte once it looks at a later connection.
+        let mut served = secured.connect().await;
+        ask(&mut served, "/nothing").await;
+        assert!(head(&mut served).await.starts_with("HTTP/1.1 404"));
+        let mut silent = Vec::new();
+        for _ in 0..HANDSHAKES_MAX {
+            silent.push(secured.node.connect().await);
+        }
+        secured.until_refused("handshake_evicted", 1).await;
+        secured.until_handshakes(HANDSHAKES_MAX).await;
+        // The first has its place.
+        let waits = tokio::time::timeout(Duration::from_millis(50), begun.read_u8());
+        assert!(waits.await.is_err(), "it has lost its place");
+        let ended = silent[0].read_u8().await;
+        assert!(ended.is_err());
     };
     LocalSet::new().run_until(test).await;
 }

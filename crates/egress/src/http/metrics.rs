@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_what_the_specification_says() {
+    fn the_text_follows_the_specification() {
         let upstream = json!([{
             "name": "cloud", "connected": false, "backlog_age_ms": 2500, "sent_twice": 4, "forward_lost": 5,
             "missing": 6, "refused_total": 17,

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_what_it_may_and_one_message_in_any_case() {
+    fn a_queue_holds_its_maximum_and_one_message_in_any_case() {
         let reader = Reader::new(StreamRequest::default(), 10);
         let mut inner = reader.lock();
         assert!(reader.has_room(&inner, 1_000));

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_gets_its_words_and_its_message_and_failures_are_counted_by_what_they_are() {
+    fn a_run_gets_its_words_and_message_and_failures_are_counted_by_kind() {
         let dir = std::env::temp_dir().join(format!("keel-command-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let out = dir.join("out");

@@ -83,7 +83,7 @@ mod tests {
     use db::{AlarmValue, ObjectId};
 
     #[test]
-    fn messages_are_json_whatever_they_hold() {
+    fn messages_are_json_with_any_content() {
         let mut transition = AlarmTransition {
             rule: 0,
             object: ObjectId(0),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_an_upstream_would_get() {
+    fn values_equal_the_values_of_an_upstream() {
         let of = |format, stored: &[u8]| {
             let time = Time::from_ns(5_000_001);
             value(format, "valve/1", time, stored).map(|it| String::from_utf8(it).unwrap())

@@ -5,8 +5,8 @@ use super::options::BrokerOptions;
 use super::outbox::{Outbox, Source};
 use crate::forward::backoff::Backoff;
 use crate::forward::mqtt::packet::{self, Packet};
-use crate::forward::mqtt::{Connection, Session, connect_to};
-use crate::forward::wire::{self, Event};
+use crate::forward::mqtt::{Connection, Session, connect_to, hint};
+use crate::forward::wire::{self, Event, Progress};
 use crate::secret;
 use base::clock::Clock;
 use std::cell::RefCell;
@@ -97,7 +97,8 @@ impl Publisher {
             Ok(login) => login,
             Err(why) => return Leave::Lost(why),
         };
-        let connecting = connect_to(Session {
+        let progress = Progress::default();
+        let session = Session {
             address: &options.address,
             tls: options.tls.as_ref(),
             version: options.version,
@@ -105,17 +106,18 @@ impl Publisher {
             login: login.as_ref(),
             keep_alive_seconds: options.keep_alive_seconds,
             inflight_max: options.inflight_max,
-        });
+        };
+        let connecting = connect_to(session, &progress);
         let mut stop = self.stop.clone();
         let connected = tokio::select! {
             connected = timeout(limit, connecting) => connected,
             _ = stop.wait_for(|stop| *stop) => return Leave::Stopped,
         };
         match connected {
-            Err(_) => Leave::Lost(format!(
-                "{}: no connection within {limit:?}",
-                options.address
-            )),
+            Err(_) => {
+                let hint = hint(options.tls.as_ref());
+                Leave::Lost(progress.late(&options.address, limit, hint))
+            }
             Ok(Err(why)) => Leave::Lost(why),
             Ok(Ok(mut connection)) => {
                 if let Some(broker) = self.state.lock().brokers.get_mut(self.at) {

@@ -100,7 +100,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_index_finds_what_trying_each_finds(
+        fn the_index_finds_the_first_matching_pattern(
             patterns in prop::collection::vec(wild(), 0..12),
             key in name(),
         ) {

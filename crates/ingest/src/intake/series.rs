@@ -269,7 +269,7 @@ mod tests {
 
     /// A difference makes every store forget which series has which key.
     #[test]
-    fn texts_for_templates_on_flash_stay_as_they_were() {
+    fn texts_for_templates_on_flash_are_pinned() {
         let lines = "x-{measurement}/{pairs}/{values}/{tag:a b}/{field}";
         let rules = vec![
             of("{topic}/{1}/{9}", PayloadKind::Number),

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_kind_a_value_stays_what_it_is() {
+    fn without_a_kind_a_value_keeps_its_type() {
         use DecodedValue::{Boolean, Float, Integer};
         let auto = ValueRule {
             words_true: words(&["ON"]),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_one_makes_room_and_nobody_else() {
+    fn only_the_longest_idle_connection_makes_room() {
         let places = Places::new(3);
         let [first, second, third] = [(); 3].map(|()| place(places.take()));
         // All are busy.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_never_sent_anything_goes_before_a_silent_sender() {
+    fn a_connection_that_never_sent_makes_room_before_a_silent_sender() {
         let places = Places::new(2);
         let [sender, mute] = [(); 2].map(|()| place(places.take()));
         sender.has_sent();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_on_their_way_out_than_there_are_places() {
+    fn connections_that_are_leaving_are_at_most_as_many_as_places() {
         let places = Places::new(2);
         let mut held = vec![place(places.take()), place(places.take())];
         for number in 0..4 {

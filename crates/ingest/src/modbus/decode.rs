@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_is_what_documents_of_devices_say() {
+    fn each_type_follows_the_documents_of_devices() {
         use ValueType::*;
         for (kind, words, expected) in [
             (I16, vec![0xfffe], Value::Integer(-2)),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_four_orders_are_those_of_the_usual_notation() {
+    fn the_four_orders_follow_the_usual_notation() {
         for (order, words) in [
             (WordOrder::Abcd, [0x1122, 0x3344]),
             (WordOrder::Cdab, [0x3344, 0x1122]),

@@ -8,6 +8,8 @@ use rumqttc::v5::mqttbytes::{QoS as Qos5, v5};
 
 /// Keep-alive probe, the same in both versions.
 pub(super) const PINGREQ: [u8; 2] = [0xc0, 0];
+/// Length of the answer to it.
+pub(super) const PINGRESP_BYTES: usize = 2;
 
 /// Why the node ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +95,7 @@ pub(super) fn subscribe(
                     Qos::AtLeastOnce => Qos5::AtLeastOnce,
                 };
                 let mut filter = v5::Filter::new(wanted.filter.clone(), qos);
-                // Retained messages are sent for a new subscription, not at each start of the node.
+                // Retained messages are sent for a new subscription, not on each connection.
                 filter.retain_forward_rule = v5::RetainForwardRule::OnNewSubscribe;
                 filter
             };

@@ -5,6 +5,7 @@ use super::link::{Link, Secure};
 use super::options::MqttOptions;
 use super::packet::{Kind, Malformed, Reader, Step};
 use super::resolve::Resolver;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,6 +23,54 @@ pub(super) struct Connection {
     pub names_subscriptions: bool,
     /// The broker's keep-alive in seconds, if it overrides the node's.
     pub keep_alive_seconds: Option<u16>,
+}
+
+/// What helps if the broker speaks TLS and the node does not.
+const IF_TLS: &str = "if it speaks TLS: tls = true";
+/// The kind of TLS's alerts, and the first byte of its versions. No packet of a broker begins like that.
+const TLS_ALERT: [u8; 2] = [0x15, 3];
+
+/// How far an attempt to connect has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// No address has answered.
+    #[default]
+    Reaching,
+    /// The TLS handshake is under way.
+    ShakingHands,
+    /// CONNECT is not answered yet.
+    Greeting,
+}
+
+/// The phase of an attempt, which outlives it: an attempt that takes too long is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Cell<Phase>);
+
+impl Progress {
+    /// Returns why the attempt has failed if it has ended after its time.
+    pub(super) fn late(&self, options: &MqttOptions) -> String {
+        let address = &options.address;
+        let seconds = Duration::from_millis(options.connect_ms_max).as_secs_f64();
+        match self.0.get() {
+            Phase::Reaching => format!("{address}: no connection within {seconds} s"),
+            Phase::ShakingHands => format!(
+                "{address}: connects, but does not finish the TLS handshake within {seconds} s; give the port that \
+                 speaks TLS, most often 8883"
+            ),
+            Phase::Greeting => with_hint(
+                options,
+                format!("{address}: connects, but does not answer CONNECT within {seconds} s"),
+            ),
+        }
+    }
+}
+
+/// Adds to the failure of a plain connection what helps if the broker speaks TLS.
+fn with_hint(options: &MqttOptions, why: String) -> String {
+    match &options.tls {
+        None => format!("{why}; {IF_TLS}"),
+        Some(_) => why,
+    }
 }
 
 pub(super) enum Refusal {
@@ -58,6 +107,7 @@ pub(crate) async fn connect_to(
 pub(super) async fn connect(
     options: &MqttOptions,
     resolver: &mut Resolver,
+    progress: &Progress,
 ) -> Result<Connection, Refusal> {
     let failed = |what: &str, error: &io::Error| refused(options, what, error);
     let addresses = resolver
@@ -75,14 +125,17 @@ pub(super) async fn connect(
     base::socket::keep_alive(&stream);
     let (link, reader, welcome) = match &options.tls {
         None => {
+            progress.0.set(Phase::Greeting);
             let (reader, welcome) = greet(&mut stream, options).await?;
             (Link::Watched(stream), reader, welcome)
         }
         Some(client) => {
+            progress.0.set(Phase::ShakingHands);
             let mut secure = client
                 .connect(stream, &options.address)
                 .await
                 .map_err(|error| Refusal::Failed(error.to_string()))?;
+            progress.0.set(Phase::Greeting);
             let (reader, welcome) = greet(&mut secure, options).await?;
             (Link::Secure(Secure::new(Box::new(secure))), reader, welcome)
         }
@@ -101,6 +154,15 @@ fn refused(options: &MqttOptions, what: &str, error: &io::Error) -> Refusal {
     Refusal::Failed(format!("{}: {what}: {why}", options.address))
 }
 
+/// Returns that CONNECT was not answered, and why.
+fn unanswered(options: &MqttOptions, why: &str) -> Refusal {
+    let address = &options.address;
+    Refusal::Failed(with_hint(
+        options,
+        format!("{address}: no answer to CONNECT: {why}"),
+    ))
+}
+
 /// Sends CONNECT and waits for CONNACK. The reader holds what has come behind it.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
@@ -111,8 +173,11 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         stream.write_all(&greeting).await?;
         stream.flush().await
     };
-    sent.await
-        .map_err(|error| refused(options, "cannot send CONNECT", &error))?;
+    let failed = |error: &io::Error| {
+        let why = tls::reason(error).unwrap_or_else(|| error.to_string());
+        unanswered(options, &why)
+    };
+    sent.await.map_err(|error| failed(&error))?;
     let mut reader = Reader::new();
     loop {
         match reader.peek(options.version, options.packet_bytes_max)? {
@@ -128,15 +193,14 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             }
             _ => return Err(Malformed("something else than CONNACK").into()),
         }
-        let count = stream
-            .read(reader.space())
-            .await
-            .map_err(|error| refused(options, "no answer to CONNECT", &error))?;
+        let space = reader.space();
+        let read = stream.read(space).await;
+        let count = read.map_err(|error| failed(&error))?;
         if count == 0 {
-            let address = &options.address;
-            return Err(Refusal::Failed(format!(
-                "{address}: the broker has closed the connection instead of an answer to CONNECT"
-            )));
+            return Err(unanswered(options, "the broker has closed the connection"));
+        }
+        if space[..count].starts_with(&TLS_ALERT) {
+            return Err(unanswered(options, "it speaks another protocol"));
         }
         reader.filled(count);
     }
@@ -168,7 +232,11 @@ mod tests {
 
     async fn connects(options: &MqttOptions, found: Vec<SocketAddr>) -> Option<Connection> {
         let mut resolver = Resolver::new(move |_| Ok(found.clone()));
-        let connection = timeout(PATIENCE, connect(options, &mut resolver)).await;
+        let connection = timeout(
+            PATIENCE,
+            connect(options, &mut resolver, &Progress::default()),
+        )
+        .await;
         match connection.expect("no end of it") {
             Ok(connection) => Some(connection),
             Err(Refusal::Failed(_)) => None,
@@ -177,9 +245,48 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_broker_that_says_nothing_is_not_called_unreachable() {
+        // The kernel accepts for it.
+        let broker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = broker.local_addr().unwrap();
+        let options = MqttOptions::new(address.to_string(), "t");
+        let progress = Progress::default();
+        let early = progress.late(&options);
+        assert!(early.ends_with(": no connection within 10 s"), "{early}");
+        let mut resolver = Resolver::new(move |_| Ok(vec![address]));
+        let attempt = connect(&options, &mut resolver, &progress);
+        assert!(timeout(Duration::from_millis(500), attempt).await.is_err());
+        assert_eq!(
+            progress.late(&options),
+            format!("{address}: connects, but does not answer CONNECT within 10 s; {IF_TLS}")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_answers_with_an_alert_of_tls_is_told_apart() {
+        let broker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = broker.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = broker.accept().await.unwrap();
+            let mut greeting = [0; 256];
+            assert!(stream.read(&mut greeting).await.unwrap() > 0);
+            stream.write_all(&[0x15, 3, 3, 0, 2, 2, 70]).await.unwrap();
+        });
+        let options = MqttOptions::new(address.to_string(), "t");
+        let mut resolver = Resolver::new(move |_| Ok(vec![address]));
+        let progress = Progress::default();
+        let attempt = timeout(PATIENCE, connect(&options, &mut resolver, &progress));
+        match attempt.await.expect("no end of it") {
+            Err(Refusal::Failed(why)) => assert!(why.contains(IF_TLS), "{why}"),
+            Err(Refusal::Malformed(malformed)) => panic!("{}", malformed.0),
+            Ok(_) => panic!("it was accepted"),
+        }
+    }
+
+    #[tokio::test]
     async fn a_broker_is_reached_behind_an_address_that_does_not_answer() {
         let (silent, _listener, _fill) = silent().await;
-        let nobody = {
+        let closed_port = {
             let closed = TcpListener::bind("127.0.0.2:0").await.unwrap();
             closed.local_addr().unwrap()
         };
@@ -198,7 +305,7 @@ mod tests {
             connect_ms_max: 1_500,
             ..MqttOptions::new("broker.example:1883", "t")
         };
-        for others in [vec![silent], vec![nobody], vec![nobody, silent]] {
+        for others in [vec![silent], vec![closed_port], vec![closed_port, silent]] {
             let found = others.iter().copied().chain([answers]).collect();
             let connection = connects(&options, found).await;
             let peer = connection.map(|connection| match connection.link {
@@ -207,7 +314,7 @@ mod tests {
             });
             assert_eq!(peer, Some(answers), "behind {others:?}");
         }
-        assert!(connects(&options, vec![nobody]).await.is_none());
+        assert!(connects(&options, vec![closed_port]).await.is_none());
         assert!(connects(&options, Vec::new()).await.is_none());
     }
 }

@@ -5,8 +5,9 @@
 //! decides which copies are sent. It may queue only those with QoS 1, send one for several filters, or omit some. Two
 //! equal messages for the same subscription are two messages, so the second is no copy. This holds only if one
 //! subscription delivers every message. A shared one does not, since other clients of its group get a part, nor does
-//! one that was just added or removed. So with two shared subscriptions both messages are taken, and such a change
-//! clears the memory of taken messages.
+//! one that was just added or removed. So with two shared subscriptions both messages are taken, and a removal clears
+//! the memory of taken messages. So does each connection: a broker that went back to an older save of the session lacks
+//! later subscriptions.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -70,7 +71,7 @@ pub(super) struct Copy {
     names: Vec<u32>,
 }
 
-/// The messages taken last, over all connections of a session.
+/// The messages taken last on this connection.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     hasher: RandomState,
@@ -118,8 +119,8 @@ impl Copies {
         });
     }
 
-    /// Forgets all messages, because subscriptions were added or removed, or the session is another one: later messages
-    /// are no copies of earlier ones.
+    /// Forgets all messages, because a subscription is gone or may be: later messages are no copies of earlier ones.
+    /// Between two connections a broker may go back to an older save of the session.
     pub(super) fn forget(&mut self) {
         self.taken.clear();
     }
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_copies_of_a_message_is_taken_whatever_comes_first() {
+    fn one_copy_of_a_message_is_taken_in_any_order() {
         for (sent, left_out) in [
             (
                 &[(1, "a"), (2, "a"), (3, "a")][..],

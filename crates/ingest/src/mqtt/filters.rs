@@ -1,4 +1,9 @@
 //! The subscriptions that the broker's session holds, and the packets that change them to the wanted ones.
+//!
+//! **Invariant:** a subscription counts as held once the broker has granted it on this connection. A broker that comes
+//! back with an older save of a session says that the session is present, and lacks later subscriptions. So all wanted
+//! ones are requested on each connection. A request for a subscription that the broker has replaces it by an equal one,
+//! and interrupts nothing.
 
 use super::codec::{self, Grant};
 use super::copies::name_of;
@@ -45,12 +50,14 @@ fn overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// A subscription that was granted.
+/// A subscription that was granted, on this connection or on an earlier one.
 struct ActiveSubscription {
     /// With the requested QoS (a broker may grant less).
     subscription: Subscription,
     /// Whether the broker names it with each message.
     is_named: bool,
+    /// Whether it was granted on this connection. Otherwise the broker may have it from an earlier one.
+    is_held: bool,
 }
 
 /// The subscriptions of one client id at one broker, over all its connections.
@@ -71,7 +78,7 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// Handles a new connection. If the broker has no session, it holds no subscriptions.
+    /// Handles a new connection. If the broker has no session, it has no subscriptions.
     pub(super) fn connected(&mut self, session_present: bool, can_name: bool) {
         self.can_name = can_name;
         self.overlap = None;
@@ -81,6 +88,9 @@ impl Filters {
         if !session_present {
             self.active.clear();
             self.lowered.clear();
+        }
+        for active in &mut self.active {
+            active.is_held = false;
         }
     }
 
@@ -100,7 +110,7 @@ impl Filters {
         self.pending_since
     }
 
-    /// Handles the end of a read pause: the broker may have answered long ago.
+    /// Handles the end of a read pause, and bytes from the broker: its answer may wait behind them.
     pub(super) fn resumed(&mut self, now: Duration) {
         if self.pending_since.is_some() {
             self.pending_since = Some(now);
@@ -128,7 +138,7 @@ impl Filters {
         let is_named = self.is_named(version, wanted);
         let is_active = |want: &Subscription| {
             let found = |active: &ActiveSubscription| {
-                active.subscription == *want && active.is_named == is_named
+                active.is_held && active.subscription == *want && active.is_named == is_named
             };
             self.active.iter().any(found)
         };
@@ -195,6 +205,7 @@ impl Filters {
                     self.active.push(ActiveSubscription {
                         subscription: asked,
                         is_named,
+                        is_held: true,
                     });
                 }
             }
@@ -238,9 +249,8 @@ impl Filters {
             wanted.any(|wanted| wanted.filter == **lowered)
         };
         let lowered = self.lowered.iter().filter(is_lacking).count();
-        state
-            .subscriptions_held
-            .store(self.active.len() as u64, Relaxed);
+        let held = self.active.iter().filter(|active| active.is_held).count();
+        state.subscriptions_held.store(held as u64, Relaxed);
         let refused = self.refused.len() + lowered;
         state.subscriptions_refused.store(refused as u64, Relaxed);
     }
@@ -297,6 +307,38 @@ mod tests {
                 (1, refused)
             );
             assert_eq!(state.last_error().is_some(), refused > 0);
+        }
+    }
+
+    #[test]
+    fn a_subscription_is_held_when_the_broker_has_granted_it_on_this_connection() {
+        let wanted = [Subscription {
+            filter: "t".to_owned(),
+            qos: Qos::AtLeastOnce,
+        }];
+        let (mut filters, state) = (Filters::default(), MqttState::default());
+        let mut asked_and_held = |session_present| {
+            filters.connected(session_present, false);
+            filters.publish(&wanted, &state);
+            let before = state.figures().subscriptions_held;
+            let mut out = Vec::new();
+            filters
+                .reconcile(Version::V311, &wanted, &mut out, Duration::ZERO)
+                .unwrap();
+            let asked = out.first().copied();
+            filters
+                .granted(filters.last_id, vec![Grant::Granted(1)], &wanted, &state)
+                .unwrap();
+            let mut more = Vec::new();
+            filters
+                .reconcile(Version::V311, &wanted, &mut more, Duration::ZERO)
+                .unwrap();
+            assert!(more.is_empty(), "once on a connection");
+            (asked, before, state.figures().subscriptions_held)
+        };
+        for session_present in [false, true, true, false] {
+            let found = asked_and_held(session_present);
+            assert_eq!(found, (Some(0x82), 0, 1), "{session_present}");
         }
     }
 }

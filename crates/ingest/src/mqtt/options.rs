@@ -70,7 +70,7 @@ pub struct MqttOptions {
     /// least 1.
     pub inflight_max: u16,
     /// Timeout from the look-up of the address to the broker's CONNACK, with the handshake of TLS. Also for the answer
-    /// to a SUBSCRIBE.
+    /// to a SUBSCRIBE, from the last bytes of the broker on.
     pub connect_ms_max: u64,
     /// Wait after the first failed connection; doubled after each further one.
     pub reconnect_ms_min: u64,
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_connect_says_needs_another_connection() {
+    fn only_fields_of_connect_need_another_connection() {
         let one = MqttOptions::new("localhost:1883", "node");
         let mut other = one.clone();
         other.subscriptions = filters(&["a"]);

@@ -1,7 +1,7 @@
 //! Connections to a broker, one after the other, as long as the node runs the session.
 
 use super::Consumer;
-use super::connect::{Connection, Refusal, connect};
+use super::connect::{Connection, Progress, Refusal, connect};
 use super::control::{Control, Wish};
 use super::copies::Copies;
 use super::filters::Filters;
@@ -104,19 +104,17 @@ impl<C: Consumer> Life<'_, C> {
         }
         let limit = Duration::from_millis(self.options.connect_ms_max);
         let options = self.options.clone();
+        let progress = Progress::default();
+        let connecting = connect(&options, &mut self.resolver, &progress);
         let connection = tokio::select! {
-            found = tokio::time::timeout(limit, connect(&options, &mut self.resolver)) => found,
+            found = tokio::time::timeout(limit, connecting) => found,
             () = self.control.wait() => return Next::Now,
         };
         match connection {
             Ok(Ok(connection)) => self.session(connection).await,
             Ok(Err(Refusal::Failed(text))) => self.again(&text),
             Ok(Err(Refusal::Malformed(malformed))) => self.malformed(malformed),
-            Err(_) => {
-                let address = &self.options.address;
-                let text = format!("{address}: no connection within connect_ms_max");
-                self.again(&text)
-            }
+            Err(_) => self.again(&progress.late(&options)),
         }
     }
 
@@ -126,8 +124,9 @@ impl<C: Consumer> Life<'_, C> {
             .connected(connection.session_present, connection.names_subscriptions);
         if !connection.session_present {
             self.received.forget();
-            self.copies.forget();
         }
+        // A broker that has the session may lack a subscription of it: see `copies`.
+        self.copies.forget();
         self.filters
             .publish(&self.options.subscriptions, self.state);
         self.state.connects.fetch_add(1, Relaxed);

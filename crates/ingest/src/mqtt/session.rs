@@ -492,6 +492,10 @@ impl<'a, C: Consumer> Session<'a, C> {
         self.eager = count == asked;
         self.heard = now_of(self.clock);
         self.ping = None;
+        // On a slow link, kept messages take long. A lone answer to a ping is no message.
+        if count > codec::PINGRESP_BYTES {
+            self.filters.resumed(self.heard);
+        }
         self.state.bytes.fetch_add(count as u64, Relaxed);
         Ok(())
     }

@@ -79,7 +79,7 @@ pub struct MqttFigures {
     pub oversized: u64,
     /// Packets that broke the protocol; each ended a connection.
     pub packets_invalid: u64,
-    /// Subscriptions that the broker has granted.
+    /// Subscriptions that the broker has granted on this connection, or on the last one.
     pub subscriptions_held: u64,
     /// Subscriptions that the broker refused, or granted with a lower QoS than requested; `last_error` says which.
     pub subscriptions_refused: u64,

@@ -24,7 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }

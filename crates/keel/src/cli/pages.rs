@@ -145,7 +145,7 @@ fn are_made() {
         for shell in &shells {
             assert!(
                 !shell.contains(hidden),
-                "completions offer what nobody types"
+                "completions offer the hidden {hidden}"
             );
         }
         assert!(!read(&folder.join("man/keel.1")).contains(hidden));

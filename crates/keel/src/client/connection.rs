@@ -148,7 +148,7 @@ impl Shown {
                 CliError::usage("request", wrong, "shorten key and value")
             }
             ConnectionError::NoReader => {
-                CliError::failure("standard output", "nobody reads it any more", "")
+                CliError::failure("standard output", "has no reader any more", "")
             }
             ConnectionError::Refused(failure) => failed(&failure, asked),
             other => CliError::failure(shown, other, ""),
@@ -214,7 +214,7 @@ mod tests {
             (
                 ConnectionError::NoReader,
                 1,
-                "standard output: nobody reads it any more",
+                "standard output: has no reader any more",
             ),
         ] {
             let (found, text) = line_of(error);

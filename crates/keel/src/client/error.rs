@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn remedies_fit_what_was_asked() {
+    fn remedies_fit_the_request() {
         for kind in [Kind::Get, Kind::History] {
             for key in ["hall/#", "+/door", "#"] {
                 let (_, line) = refused(Code::NotFound, key, "see", kind);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_they_look_like() {
+    fn values_get_the_type_of_their_text() {
         for (text, expected) in [
             ("21.5", Value::Float(21.5)),
             ("-3", Value::Float(-3.0)),

@@ -42,7 +42,7 @@ impl Values {
     pub(super) fn beside(socket: &Path) -> Result<Option<Self>, CliError> {
         let found = Whereabouts::beside(socket).map_err(|error| {
             CliError::io(path_beside(socket).display(), &error)
-                .with_remedy("join the group that it belongs to, or run as a user who may read it")
+                .with_remedy("join the group that it belongs to, or run as a user with read access")
         })?;
         Ok(found.map(|found| Self {
             region: found.region.into(),

@@ -66,6 +66,20 @@ pub(crate) struct BoardsArgs {
     pub(crate) silence_seconds_max: u64,
 }
 
+/// A board that cannot be reached.
+pub(crate) struct MissingBoard {
+    pub(crate) name: String,
+    /// How that is known.
+    pub(crate) how: String,
+    remedy: String,
+}
+
+impl MissingBoard {
+    fn error(&self) -> CliError {
+        CliError::failure(&self.name, &self.how, &self.remedy)
+    }
+}
+
 /// Boards, an MPI, and the command line for starting ranks.
 pub(crate) struct Boards {
     pub(crate) hosts: Vec<HostEntry>,
@@ -91,10 +105,11 @@ impl Boards {
         if ranks_of(&hosts) < 2 {
             return Err(CliError::failure(
                 arguments.hosts.display(),
-                "is one rank on one host, which has nobody to talk to",
+                "is one rank on one host, but at least 2 ranks are needed",
                 format_args!("add a board, or say `{}:2`", hosts[0].name),
             ));
         }
+        check_link_options(arguments, &hosts)?;
         let program = find_program(arguments.program.as_deref())?;
         let library_text = ask_library(&program)?;
         let library = Library::of(&library_text).ok_or_else(|| {
@@ -187,10 +202,38 @@ impl Boards {
     /// # Errors
     /// The first board that cannot be reached, lacks keel-mpi, or has another version.
     pub(crate) fn reach(&self) -> Result<(), CliError> {
+        match self.missing()?.into_iter().next() {
+            Some(missing) => Err(missing.error()),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the boards that cannot be reached, and returns them.
+    ///
+    /// # Errors
+    /// No board is left; another board lacks keel-mpi, or has another version.
+    pub(crate) fn leave_out_missing(&mut self) -> Result<Vec<MissingBoard>, CliError> {
+        let missing = self.missing()?;
+        let is_there = |host: &HostEntry| missing.iter().all(|board| board.name != host.name);
+        if !self.hosts.iter().any(is_there)
+            && let Some(first) = missing.first()
+        {
+            return Err(first.error());
+        }
+        self.hosts.retain(is_there);
+        Ok(missing)
+    }
+
+    /// Queries keel-mpi on each board other than this machine. Returns those that cannot be reached.
+    ///
+    /// # Errors
+    /// The first board that lacks keel-mpi, or has another version.
+    pub(crate) fn missing(&self) -> Result<Vec<MissingBoard>, CliError> {
+        let mut missing = Vec::new();
         let far: Vec<&HostEntry> = self
             .hosts
             .iter()
-            .filter(|host| !self.is_here(&host.name))
+            .filter(|host| !is_here(&host.name))
             .collect();
         for some in far.chunks(ASKED_AT_ONCE) {
             let answers = std::thread::scope(|scope| {
@@ -200,21 +243,23 @@ impl Boards {
                     .collect();
                 let answers = asked.into_iter().map(|thread| thread.join());
                 answers
-                    .map(|answer| answer.unwrap_or(Ok(())))
+                    .map(|answer| answer.unwrap_or(Ok(None)))
                     .collect::<Vec<_>>()
             });
-            answers.into_iter().collect::<Result<(), CliError>>()?;
+            for answer in answers {
+                missing.extend(answer?);
+            }
         }
-        Ok(())
+        Ok(missing)
     }
 
-    /// Returns whether launchers start ranks there without a remote shell.
-    fn is_here(&self, name: &str) -> bool {
-        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        name == "localhost" || name == "127.0.0.1" || name == own.trim()
-    }
-
-    fn ask(&self, host: &str) -> Result<(), CliError> {
+    /// Queries keel-mpi on a board. Returns the board if it cannot be reached.
+    fn ask(&self, host: &str) -> Result<Option<MissingBoard>, CliError> {
+        let missing = |how: String, remedy: String| MissingBoard {
+            name: host.to_owned(),
+            how,
+            remedy,
+        };
         let (mut command, shell) = match &self.remote_shell {
             Some(shell) => (Command::new(shell), shell.display().to_string()),
             None => {
@@ -227,12 +272,9 @@ impl Boards {
         let output = match output_within(&mut command, REACH_TIME_MAX) {
             Ok(Some(output)) => output,
             Ok(None) => {
-                let wrong = format!("did not answer within {} s", REACH_TIME_MAX.as_secs());
-                return Err(CliError::failure(
-                    host,
-                    wrong,
-                    "check that it is on and in the network",
-                ));
+                let how = format!("did not answer within {} s", REACH_TIME_MAX.as_secs());
+                let remedy = "check that it is on and in the network".to_owned();
+                return Ok(Some(missing(how, remedy)));
             }
             Err(error) => {
                 let wrong = format!("cannot be started: {}", describe(&error));
@@ -246,7 +288,7 @@ impl Boards {
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let complained = last_line(&output.stderr);
         match output.status.code() {
-            Some(0) if said == self.library_text => Ok(()),
+            Some(0) if said == self.library_text => Ok(None),
             Some(0) if said.is_empty() => Err(CliError::failure(
                 host,
                 format_args!("its keel-mpi, asked through {shell}, said nothing"),
@@ -275,9 +317,9 @@ impl Boards {
                 ))
             }
             Some(255) => {
-                let wrong = format!("cannot be reached: {complained}");
+                let how = format!("cannot be reached: {complained}");
                 let remedy = format!("see that `{shell} {host} true` works without a question");
-                Err(CliError::failure(host, wrong, remedy))
+                Ok(Some(missing(how, remedy)))
             }
             _ => {
                 let program = self.program.display();
@@ -292,6 +334,32 @@ impl Boards {
             }
         }
     }
+}
+
+/// Checks that there is a link for the options that are about one.
+fn check_link_options(arguments: &BoardsArgs, hosts: &[HostEntry]) -> Result<(), CliError> {
+    let [only] = hosts else { return Ok(()) };
+    for (option, is_given) in [
+        ("--tcp", arguments.tcp),
+        ("--interface", arguments.interface.is_some()),
+        (
+            "--address",
+            arguments.address.is_some() && is_here(&only.name),
+        ),
+    ] {
+        if is_given {
+            let wrong = "all ranks are on one host: no message passes a link";
+            let remedy = "leave it out, or add a board";
+            return Err(CliError::usage(option, wrong, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether launchers start ranks there without a remote shell.
+fn is_here(name: &str) -> bool {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name == "localhost" || name == "127.0.0.1" || name == own.trim()
 }
 
 fn read_hosts(path: &Path) -> Result<Vec<HostEntry>, CliError> {

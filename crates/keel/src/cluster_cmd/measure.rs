@@ -18,10 +18,11 @@ use cluster::measure::{
 };
 use cluster::power::{Meter, Root};
 use cluster::results::{
-    Benchmark, Header, Host, Known, Link, Mode, Origin, PowerRow, ResultFile, Row, Stopped,
+    Benchmark, Header, Host, Known, Link, Mode, Origin, PowerRow, ResultFile, Row,
 };
 use cluster::statistics::Median;
 use serde_json::json;
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,7 +113,7 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     iterations: Option<u64>,
     /// Number of repetitions of each case, with --compat
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "compat",
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "compat", conflicts_with = "samples",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
     /// Also measure the power of each board during each benchmark; reads of sensors use a rank's core for a moment
@@ -167,6 +168,7 @@ pub(super) fn run(arguments: &MeasureArgs) -> Result<u8, CliError> {
     let created_ms = SystemClock::new().wall_ms();
     let cases = cases(arguments)?;
     let settings = settings(arguments);
+    enough_time(arguments, settings)?;
     let mut collected = Collected::new(settings, &cases).map_err(|error| {
         CliError::usage(
             "keel cluster measure",
@@ -175,14 +177,6 @@ pub(super) fn run(arguments: &MeasureArgs) -> Result<u8, CliError> {
         )
     })?;
     let boards = Boards::find(&arguments.boards)?;
-    if arguments.boards.tcp && boards.hosts.len() == 1 {
-        let wrong = "all ranks are on one host: messages would pass neither its memory nor a link";
-        return Err(CliError::usage(
-            "--tcp",
-            wrong,
-            "leave it out, or add a board",
-        ));
-    }
     boards.reach()?;
     // Create the file before minutes of measuring: an existing file is not overwritten.
     let file = arguments.out.as_deref().map(new_file).transpose()?;
@@ -210,6 +204,23 @@ pub(super) fn run(arguments: &MeasureArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
+/// Checks that `--seconds-max` is enough for the least number of starts.
+fn enough_time(arguments: &MeasureArgs, settings: Settings) -> Result<(), CliError> {
+    let (count, apart_s) = (settings.starts_min, arguments.start_seconds);
+    let needed_s = u64::from(count - 1) * apart_s;
+    let given_s = arguments.boards.seconds_max;
+    if given_s > needed_s || count == 1 {
+        return Ok(());
+    }
+    Err(CliError::usage(
+        "--seconds-max",
+        format_args!(
+            "{given_s} s are not enough: {count} starts, {apart_s} s apart, take more than {needed_s} s"
+        ),
+        "give it more, or a smaller --start-seconds",
+    ))
+}
+
 /// Returns the cases to measure.
 fn cases(arguments: &MeasureArgs) -> Result<Vec<Case>, CliError> {
     let sizes = if arguments.sizes.is_empty() {
@@ -218,8 +229,24 @@ fn cases(arguments: &MeasureArgs) -> Result<Vec<Case>, CliError> {
         &arguments.sizes
     };
     if let Some(size) = sizes.iter().find(|size| *size % 4 != 0) {
-        let wrong = format!("{size} is no multiple of 4, the size of a number of a sum");
+        let wrong = format!(
+            "{size} is no multiple of 4; sizes are those of all benchmarks, and sums add numbers of 4 bytes"
+        );
         return Err(CliError::usage("--sizes", wrong, "name multiples of 4"));
+    }
+    let twice = |option: &str, what: &dyn Display| {
+        CliError::usage(
+            option,
+            format_args!("{what} is there twice"),
+            "name it once",
+        )
+    };
+    if let Some(at) = (1..sizes.len()).find(|&at| sizes[..at].contains(&sizes[at])) {
+        return Err(twice("--sizes", &sizes[at]));
+    }
+    let only = &arguments.only;
+    if let Some(at) = (1..only.len()).find(|&at| only[..at].contains(&only[at])) {
+        return Err(twice("--only", &only[at]));
     }
     let names = Benchmark::ALL.map(Benchmark::name);
     let mut benchmarks = Vec::new();
@@ -572,6 +599,7 @@ fn show(
                 "result": row.benchmark.result(row.bytes, median.value),
                 "unit": row.benchmark.unit(),
                 "stopped": row.stopped,
+                "wide": row.is_wide(&median),
             }));
         }
         let ranks = world.ranks.iter().map(|rank| {
@@ -602,11 +630,7 @@ fn show(
     out.line("benchmark    bytes     median us    95 % interval           result          unit")?;
     for row in rows {
         let median = row.median_us().map_err(judged)?;
-        let note = if row.stopped == Stopped::Exhausted {
-            "  wide"
-        } else {
-            ""
-        };
+        let note = if row.is_wide(&median) { "  wide" } else { "" };
         out.line(format_args!(
             "{:<11}  {:<8}  {:<11.3}  {:<22}  {:<14.1}  {}{note}",
             row.benchmark.name(),

@@ -4,15 +4,14 @@ use super::result_file::{carrier, power_json, read};
 use super::thesis;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::temporary::new_file;
+use crate::temporary::Written;
 use clap::Args;
 use cluster::compare::{Cell, Comparison, Key, Verdict, power_csv, power_rows};
 use cluster::link::LinkCurve;
 use cluster::plot::drawings;
 use cluster::results::{Benchmark, Known, Origin, PowerRow, ResultFile, Row, Transport};
 use serde_json::json;
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -39,7 +38,8 @@ pub(crate) struct ReportArgs {
     /// File for the power of each benchmark, as comma-separated values
     #[arg(long, value_name = "FILE", conflicts_with = "thesis")]
     power_csv: Option<PathBuf>,
-    /// Folder for a plot of each benchmark, as SVG; with --thesis for each figure, as SVG and CSV
+    /// Folder for a plot of each benchmark, as SVG; with --thesis for each figure, as SVG and CSV. Plots that are there
+    /// are replaced
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Print one JSON object
@@ -70,39 +70,24 @@ pub(super) fn run(arguments: &ReportArgs) -> Result<u8, CliError> {
         (&arguments.csv, comparison.csv()),
         (&arguments.power_csv, power_csv(&power)),
     ];
-    for (path, text) in tables {
-        let Some(path) = path else { continue };
-        // An existing file is not overwritten: it may be one of the results.
-        new_file(path)?
-            .write_all(text.as_bytes())
-            .map_err(|error| CliError::io(path.display(), &error))?;
-    }
-    let mut drawn = Vec::new();
-    if let Some(folder) = &arguments.plots {
-        std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
-        for drawing in drawings(&comparison) {
-            let path = folder.join(format!("{}.svg", drawing.name));
-            std::fs::write(&path, drawing.svg)
-                .map_err(|error| CliError::io(path.display(), &error))?;
-            drawn.push(path.display().to_string());
+    // An existing file is not overwritten: it may be one of the results. If anything fails, no table is left behind.
+    let mut files_of_tables = Vec::new();
+    for (path, text) in &tables {
+        if let Some(path) = path {
+            files_of_tables.push((Written::create(path)?, text));
         }
+    }
+    let (drawn, replaced) = match &arguments.plots {
+        Some(folder) => draw(folder, &comparison)?,
+        None => (Vec::new(), 0),
+    };
+    for (file, text) in files_of_tables {
+        file.finish(text)?;
     }
     let mut out = Output::new();
     if arguments.json {
-        let rows: Vec<_> = comparison
-            .rows
-            .iter()
-            .map(|(key, cells)| row_json(key, &comparison.labels, cells))
-            .collect();
-        out.json(&json!({
-            "labels": comparison.labels,
-            "hosts": files.iter().flat_map(hosts_json).collect::<Vec<_>>(),
-            "remarks": comparison.remarks,
-            "rows": rows,
-            "power": power.iter().map(|(label, row)| labelled_json(label, row)).collect::<Vec<_>>(),
-            "links": files.iter().filter_map(link_json).collect::<Vec<_>>(),
-            "plots": drawn,
-        }))?;
+        let drawn = (drawn.as_slice(), replaced);
+        out.json(&report_json(&files, &comparison, &power, drawn))?;
     } else {
         print_forks(&files, &mut out)?;
         print(&comparison, power.is_empty(), &mut out)?;
@@ -110,18 +95,67 @@ pub(super) fn run(arguments: &ReportArgs) -> Result<u8, CliError> {
         for file in &files {
             print_link(file, &mut out)?;
         }
-        for path in arguments
-            .csv
-            .iter()
-            .chain(&arguments.power_csv)
-            .map(|path| path.display().to_string())
-            .chain(drawn)
-        {
-            out.line(format_args!("written: {path}"))?;
-        }
+        print_written(arguments, drawn, replaced, &mut out)?;
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Returns the whole report. `drawn`: the drawings, and how many of them were there before.
+fn report_json(
+    files: &[ResultFile],
+    comparison: &Comparison,
+    power: &[(&str, &PowerRow)],
+    (drawn, replaced): (&[String], usize),
+) -> serde_json::Value {
+    let rows: Vec<_> = comparison
+        .rows
+        .iter()
+        .map(|(key, cells)| row_json(key, &comparison.labels, cells))
+        .collect();
+    json!({
+        "labels": comparison.labels,
+        "hosts": files.iter().flat_map(hosts_json).collect::<Vec<_>>(),
+        "remarks": comparison.remarks,
+        "rows": rows,
+        "power": power.iter().map(|(label, row)| labelled_json(label, row)).collect::<Vec<_>>(),
+        "links": files.iter().filter_map(link_json).collect::<Vec<_>>(),
+        "plots": drawn,
+        "plots_replaced": replaced,
+    })
+}
+
+/// Prints the names of the tables and drawings that were written.
+fn print_written(
+    arguments: &ReportArgs,
+    drawn: Vec<String>,
+    replaced: usize,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let tables = arguments.csv.iter().chain(&arguments.power_csv);
+    let tables = tables.map(|path| path.display().to_string());
+    for path in tables.chain(drawn) {
+        out.line(format_args!("written: {path}"))?;
+    }
+    if replaced > 0 {
+        out.line(format_args!(
+            "replaced: {replaced} of the drawings were there before"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Draws into a folder. Returns the drawings, and how many of them were there before.
+fn draw(folder: &Path, comparison: &Comparison) -> Result<(Vec<String>, usize), CliError> {
+    std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
+    let (mut drawn, mut replaced) = (Vec::new(), 0);
+    for drawing in drawings(comparison) {
+        let path = folder.join(format!("{}.svg", drawing.name));
+        replaced += usize::from(path.exists());
+        std::fs::write(&path, drawing.svg).map_err(|error| CliError::io(path.display(), &error))?;
+        drawn.push(path.display().to_string());
+    }
+    Ok((drawn, replaced))
 }
 
 /// Returns the fit of a file that has round trips over a network.
@@ -204,6 +238,7 @@ fn row_json(key: &Key, labels: &[String], cells: &[Option<Cell>]) -> serde_json:
                 "low_us": cell.median_us.interval.low,
                 "high_us": cell.median_us.interval.high,
                 "samples": cell.median_us.samples,
+                "wide": cell.is_wide,
                 "result": cell.result,
                 "ratio": cell.ratio.map(|ratio| ratio.value),
                 "ratio_low": cell.ratio.map(|ratio| ratio.interval.low),
@@ -334,14 +369,15 @@ fn cell_text(cell: &Cell) -> String {
         if cell.result < 100.0 { 3 } else { 0 },
         cell.result
     );
+    let wide = if cell.is_wide { " wide" } else { "" };
     match (cell.ratio, cell.verdict) {
         (Some(ratio), Some(verdict)) => format!(
-            "{result} ({:.2}, {:.2} to {:.2}: {})",
+            "{result} ({:.2}, {:.2} to {:.2}: {}){wide}",
             ratio.value,
             ratio.interval.low,
             ratio.interval.high,
             word(verdict)
         ),
-        _ => result,
+        _ => result + wide,
     }
 }

@@ -3,7 +3,7 @@
 use super::result_file::carrier;
 use crate::error::CliError;
 use crate::output::{Output, counted};
-use cluster::results::ResultFile;
+use cluster::results::{ResultFile, Transport};
 use cluster::thesis::{CONCLUSIONS, Thesis, faults, unit};
 use serde_json::json;
 use std::path::Path;
@@ -101,7 +101,8 @@ fn as_json(thesis: &Thesis, written: &[String]) -> serde_json::Value {
     })
 }
 
-fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), CliError> {
+/// Prints how many boards one machine stands for, and the rows that are not used.
+fn print_parity(thesis: &Thesis, out: &mut Output) -> Result<(), CliError> {
     out.line(
         "benchmark     board W  NUC W    idle ÷ busy  boards at parity  at 85 %  % for 3  % for 4",
     )?;
@@ -126,6 +127,11 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
             faults(row)
         ))?;
     }
+    Ok(())
+}
+
+fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), CliError> {
+    print_parity(thesis, out)?;
     out.line("\nconclusions: whether they follow from the tables, and the figure or table that shows it (--plots):")?;
     for one in CONCLUSIONS {
         let word = if one.follows { "yes" } else { "no" };
@@ -133,7 +139,7 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
     }
     let mut kind = None;
     for row in &thesis.efficiency {
-        let this = (row.is_machine, &row.label, row.benchmark);
+        let this = (row.is_machine, &row.label, row.benchmark, row.transport);
         if kind.replace(this) != Some(this) {
             let watts = match &row.watts {
                 Ok(watts) => format!("{watts:.3} W ({})", row.watts_from),
@@ -143,8 +149,12 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
                 true => ("machine ", "host"),
                 false => ("", "board"),
             };
+            let through = match row.transport {
+                Transport::Memory => ", through memory",
+                Transport::Network => "",
+            };
             out.line(format_args!(
-                "\n{kind}{}, {}: {}, {}, {watts}",
+                "\n{kind}{}, {}: {}, {}{through}, {watts}",
                 row.label,
                 row.benchmark.name(),
                 counted(row.boards.into(), host),

@@ -3,7 +3,10 @@
 use super::certificates;
 use super::reader::Section;
 use super::secret;
-use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, host_port};
+use super::values::{
+    BROKER_ADDRESS, CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY,
+    address_remedy, host_port,
+};
 use base::clock::Clock;
 use db::{ALARM_MS_MAX, ALARM_RULES_MAX, AlarmCondition, AlarmRule};
 use egress::forward::{Format, Late, MqttVersion, options as forward};
@@ -348,12 +351,12 @@ fn late(section: &Section<'_, '_>) -> Late {
 }
 
 fn broker(section: &Section<'_, '_>, base_dir: &Path) -> BrokerConfig {
-    const ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
     let name = name(section);
-    let address = section.required("address", TEXT_BYTES_MAX, ADDRESS);
+    let address = section.required("address", TEXT_BYTES_MAX, BROKER_ADDRESS);
     if host_port(&address.value).is_none() && !address.value.is_empty() {
         let wrong = format!("is \"{}\"", address.value);
-        section.wrong(address.line, "address", &wrong, ADDRESS);
+        let remedy = address_remedy(&address.value);
+        section.wrong(address.line, "address", &wrong, remedy);
     }
     let client_id = section.required(
         "client_id",
@@ -583,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn alarms_and_actuators_say_what_they_do() {
+    fn the_summary_describes_alarms_and_actuators() {
         let text = format!(
             "{BROKER}[[alarm]]\nname = \"hot\"\npattern = \"hall/+/t\"\nabove = 60\nclear = 55.5\n\
              raise_after_ms = 500\nbroker = \"b\"\ndeadline_ms = 2000\nlate = \"skip\"\n\

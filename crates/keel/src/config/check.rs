@@ -4,7 +4,7 @@ use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
-use super::{modbus, programs, sections, sharing, tls_files};
+use super::{modbus, programs, sections, sharing, tls_files, user};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::persistence;
@@ -34,19 +34,13 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
     }
     let status = match (parsed, json) {
         (Ok(config), false) => {
-            output.line(format_args!("{origin}: ok"))?;
-            let (qos, warnings) = look(&config.qos);
-            for (what, sentence) in config.summary(qos) {
-                output.line(format_args!("  {what:<9} {sentence}"))?;
-            }
-            for warning in config.warnings().into_iter().chain(warnings) {
-                output.line(format_args!("warning: {warning}"))?;
-            }
+            print_meaning(&config, path, look, &mut output)?;
             0
         }
         (Ok(config), true) => {
             let (qos, mut warnings) = look(&config.qos);
-            warnings.splice(0..0, config.warnings());
+            let own = config.warnings().into_iter();
+            warnings.splice(0..0, own.chain(user::warnings(&config, path)));
             let summary: serde_json::Map<_, _> = config
                 .summary(qos)
                 .into_iter()
@@ -86,6 +80,26 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
     };
     output.flush()?;
     Ok(status)
+}
+
+/// Prints what a file without problems means, and its warnings.
+fn print_meaning(
+    config: &Config,
+    path: &Path,
+    look: QosLook,
+    output: &mut Output,
+) -> Result<(), CliError> {
+    output.line(format_args!("{}: ok", path.display()))?;
+    let (qos, warnings) = look(&config.qos);
+    for (what, sentence) in config.summary(qos) {
+        output.line(format_args!("  {what:<9} {sentence}"))?;
+    }
+    let own = config.warnings().into_iter();
+    let own = own.chain(user::warnings(config, path));
+    for warning in own.chain(warnings) {
+        output.line(format_args!("warning: {warning}"))?;
+    }
+    Ok(())
 }
 
 /// Returns the error of the store's place or size, which is checked only when all lines are right.

@@ -2,12 +2,34 @@
 
 use crate::error::CliError;
 use egress::Secret;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the longest password.
 const PASSWORD_BYTES_MAX: u64 = 65_535;
+
+/// Whether the kernel lets this process open only the places of `node.paths`.
+static ARE_LISTED: AtomicBool = AtomicBool::new(false);
+
+/// What helps with a file that the node may not read, if the kernel's rules can be the reason.
+const LISTED_REMEDY: &str = "let the node's user read it; node.paths permits only the folders that the configuration \
+                             named at the start, so start the node again after a change of them";
+
+/// Records that from now on the kernel lets this process open only the places of `node.paths`.
+pub(crate) fn files_are_listed() {
+    ARE_LISTED.store(true, Ordering::Relaxed);
+}
+
+/// Returns why a file cannot be read.
+fn unreadable(shown: &str, error: &io::Error, are_listed: bool) -> CliError {
+    let told = CliError::io(shown, error);
+    match error.kind() == io::ErrorKind::PermissionDenied && are_listed {
+        true => told.with_remedy(LISTED_REMEDY),
+        false => told,
+    }
+}
 
 /// Returns the secret in the first line of a file, which is read each time it is needed; empty without a file.
 pub(crate) fn secret(file: Option<&Path>) -> Secret {
@@ -62,7 +84,7 @@ pub(crate) fn without_mark(text: &str) -> &str {
 /// It is no regular file, or is longer than `bytes_max`; or the error of the system.
 pub(crate) fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, CliError> {
     let shown = path.display().to_string();
-    let io = |error: std::io::Error| CliError::io(&shown, &error);
+    let io = |error: io::Error| unreadable(&shown, &error, ARE_LISTED.load(Ordering::Relaxed));
     let refuse_other = |found: &std::fs::Metadata| {
         if found.is_file() {
             return Ok(());
@@ -91,4 +113,22 @@ pub(crate) fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, CliEr
         return Err(CliError::failure(&shown, wrong, "name the right file"));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_node_paths_may_refuse_has_that_key_and_the_restart_as_its_remedy() {
+        let told = |kind: io::ErrorKind, are_listed| {
+            unreadable("/etc/secret", &io::Error::from(kind), are_listed).to_string()
+        };
+        let listed = told(io::ErrorKind::PermissionDenied, true);
+        assert!(listed.contains("node.paths") && listed.contains("start the node again"));
+        let free = told(io::ErrorKind::PermissionDenied, false);
+        assert!(!free.contains("node.paths"), "{free}");
+        let missing = told(io::ErrorKind::NotFound, true);
+        assert!(!missing.contains("node.paths"), "{missing}");
+    }
 }

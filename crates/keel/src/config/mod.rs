@@ -7,8 +7,8 @@
 //! content; `alarm.rs`, `http.rs`, `modbus.rs`, `programs.rs`, `subscribe.rs` and `upstream.rs` sections of their own;
 //! `values.rs` values that several sections hold, `certificates.rs` certificates and keys of a section, `files.rs`
 //! files that the configuration names, `tls_files.rs` those for TLS, `check.rs` what a file means, `sharing.rs` what
-//! must not be shared, `tags.rs` what `{tags}` stands for, `reload.rs` the difference of two configurations,
-//! `example.rs` the example file.
+//! must not be shared, `user.rs` what the user of a node lacks, `tags.rs` what `{tags}` stands for, `reload.rs` the
+//! difference of two configurations, `example.rs` the example file.
 
 pub(crate) mod alarm;
 mod certificates;
@@ -35,6 +35,7 @@ mod tls_files;
 #[cfg(test)]
 mod tls_tests;
 mod upstream;
+mod user;
 mod values;
 
 pub(crate) use check::check;
@@ -42,7 +43,7 @@ pub(crate) use example::example;
 pub(crate) use reload::reload;
 
 pub(crate) use alarm::UrgentConfig;
-pub(crate) use files::{read_bounded, read_regular, secret, without_mark};
+pub(crate) use files::{files_are_listed, read_bounded, read_regular, secret, without_mark};
 pub(crate) use http::HttpConfig;
 pub(crate) use programs::{MountConfig, Start, TaskConfig, cores_text, ms};
 pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_page() {
+    fn defaults_match_the_page() {
         let devices = parse(&text("tcp://h:502", "", "")).unwrap();
         let expected = DeviceOptions {
             name: "tcp://h:502 unit 1".to_owned(),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_says_what_it_asks_and_warns_of_keys_that_it_will_refuse() {
+    fn the_summary_names_modbus_devices_and_warns_of_refused_keys() {
         let parse = |more: &str| {
             let given = text("tcp://h:502", "", "") + more;
             Config::parse(&given, "keel.toml", Path::new("")).unwrap()

@@ -1,6 +1,7 @@
 //! What a running node can change when its configuration is read again.
 
 use super::Config;
+use std::path::Path;
 
 /// The difference between two configurations.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +12,36 @@ pub(crate) struct Changes {
     pub(crate) needs_restart: Vec<&'static str>,
     /// The configuration now in force: the new one, with the old values of the keys that need a restart.
     pub(crate) effective: Config,
+}
+
+impl Changes {
+    /// Adds a key that takes effect at the next start.
+    pub(crate) fn needs(&mut self, key: &'static str) {
+        if !self.needs_restart.contains(&key) {
+            self.needs_restart.push(key);
+        }
+    }
+
+    /// Keeps the old values of a section that names files which the running node may not open. Their keys need a
+    /// restart.
+    pub(crate) fn keep_unlisted(&mut self, old: &Config, permits: impl Fn(&Path) -> bool) {
+        // Other sections with files need a restart anyway, or cannot be with `node.paths`.
+        let files = self.effective.files();
+        let unlisted = files.iter().filter(|(_, path)| !permits(path));
+        let keys: Vec<&'static str> = unlisted.map(|(key, _)| *key).collect();
+        for key in keys {
+            if key.starts_with("mqtt.") {
+                self.effective.mqtt.clone_from(&old.mqtt);
+                self.applied.retain(|applied| *applied != "mqtt");
+            } else if key == "qos.gains" {
+                self.effective.qos.gains.clone_from(&old.qos.gains);
+                self.applied.retain(|applied| *applied != key);
+            } else {
+                continue;
+            }
+            self.needs(key);
+        }
+    }
 }
 
 /// Compares two configurations.

@@ -11,8 +11,8 @@ use super::subscribe::subscriptions;
 use super::tls_files;
 use super::upstream::upstreams;
 use super::values::{
-    CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, check_pattern,
-    host_port, key_template,
+    BROKER_ADDRESS, CREDENTIAL_BYTES_MAX, LINE_KEY, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY,
+    address_remedy, check_pattern, host_port, key_template,
 };
 use super::{
     ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
@@ -138,16 +138,14 @@ fn conflict_of_rights(config: &Config) -> Option<Conflict> {
     })
 }
 
-/// Returns why a node cannot be confined: it starts programs, or writes settings of the machine.
-fn conflict_of_programs(config: &Config) -> Option<Conflict> {
+/// Returns why a node cannot be confined: it starts programs, or writes settings of the machine. Each key that confines
+/// it is told.
+fn conflicts_of_programs(config: &Config) -> Vec<Conflict> {
     let node = &config.node;
-    let key = if node.system_calls != SystemCalls::All {
-        "node.system_calls"
-    } else if node.are_paths_listed {
-        "node.paths"
-    } else {
-        return None;
-    };
+    let confined = [
+        ("node.system_calls", node.system_calls != SystemCalls::All),
+        ("node.paths", node.are_paths_listed),
+    ];
     let mut alarms = config.urgent.alarms.iter();
     let has_command = alarms.any(|alarm| !alarm.options.command.is_empty());
     let other = if !config.task.is_empty() {
@@ -161,18 +159,22 @@ fn conflict_of_programs(config: &Config) -> Option<Conflict> {
     } else if config.qos.actuator != ActuatorKind::None {
         "qos.actuator"
     } else {
-        return None;
+        return Vec::new();
     };
-    Some(Conflict {
+    let keys = confined
+        .into_iter()
+        .filter_map(|(key, is_set)| is_set.then_some(key));
+    keys.map(|key| Conflict {
         key,
         wrong: format!("cannot be with {other}, which would be confined, too"),
         remedy: "give \"all\", or leave the other to a node of its own".to_owned(),
     })
+    .collect()
 }
 
 pub(super) fn conflicts(config: &Config) -> impl Iterator<Item = Conflict> {
-    let all = [conflict_of_rights(config), conflict_of_programs(config)];
-    all.into_iter().flatten()
+    let of_rights = conflict_of_rights(config).into_iter();
+    of_rights.chain(conflicts_of_programs(config))
 }
 
 impl Config {
@@ -274,6 +276,7 @@ impl Reader<'_> {
             let twice = (job.table.as_ref()).is_some_and(|table| {
                 is_same_place(table, &job.out)
                     || is_same_place(table, &beside(&job.out, "figures.json"))
+                    || is_same_place(table, &beside(&job.out, "overhead.json"))
             });
             let wrong = match (taken, of_other) {
                 (Some((name, _)), _) => Some(format!("writes the file of {name}")),
@@ -477,12 +480,12 @@ impl Reader<'_> {
     }
 
     fn mqtt(&self, section: Section<'_, '_>) -> MqttConfig {
-        const ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
-        let address = section.required("address", TEXT_BYTES_MAX, ADDRESS);
+        let address = section.required("address", TEXT_BYTES_MAX, BROKER_ADDRESS);
         let (host, port) = host_port(&address.value).unwrap_or_else(|| {
             if !address.value.is_empty() {
                 let wrong = format!("is \"{}\"", address.value);
-                section.wrong(address.line, "address", &wrong, ADDRESS);
+                let remedy = address_remedy(&address.value);
+                section.wrong(address.line, "address", &wrong, remedy);
             }
             (String::new(), 0)
         });

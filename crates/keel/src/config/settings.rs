@@ -105,6 +105,7 @@ impl JobConfig {
     /// Returns every file that the job writes or holds; none of them may belong to another job or to the node.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let figures = beside(&self.out, "figures.json");
+        let overhead = beside(&self.out, "overhead.json");
         let mut files = vec![
             self.out.clone(),
             beside(&self.out, "new"),
@@ -112,6 +113,8 @@ impl JobConfig {
             beside(&self.out, "hosts"),
             beside(&figures, "new"),
             figures,
+            beside(&overhead, "new"),
+            overhead,
         ];
         if let Some(table) = &self.table {
             files.extend([table.clone(), beside(table, "new")]);

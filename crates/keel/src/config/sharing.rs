@@ -257,7 +257,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_filter_takes_what_a_template_can_make() {
+    fn a_filter_accepts_the_topics_of_a_template() {
         for (filter, template, fits) in [
             ("#", "keel/{key}", true),
             ("keel/#", "keel/{key}", true),

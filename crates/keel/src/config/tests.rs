@@ -226,7 +226,7 @@ fn a_text_that_is_no_toml_is_refused_with_its_line() {
 }
 
 #[test]
-fn the_broker_is_checked() {
+fn settings_of_the_broker_are_checked() {
     let mqtt = |rest: &str| {
         format!(
             "[mqtt]\naddress = \"h:1883\"\nclient_id = \"k\"\n{rest}\n[[mqtt.subscribe]]\nfilter = \"a/#\"\n"
@@ -389,7 +389,7 @@ fn history_ends_before_the_store_is_full_unless_told_otherwise() {
 }
 
 #[test]
-fn surprises_are_warned_of() {
+fn surprising_settings_give_a_warning() {
     for (text, expected) in [
         (
             "[store]\nhistory_mebibytes_max = 256",
@@ -456,7 +456,7 @@ fn a_store_without_room_for_its_table_is_not_made() {
 }
 
 #[test]
-fn a_running_node_changes_what_it_can() {
+fn a_reload_applies_the_changeable_keys_and_lists_the_others() {
     let old = parse("").unwrap();
     let same = reload(&old, &old);
     assert!(same.applied.is_empty() && same.needs_restart.is_empty());
@@ -599,7 +599,7 @@ fn no_text_makes_the_reader_panic() {
 }
 
 #[test]
-fn a_region_is_named_and_its_mistakes_are_told() {
+fn a_region_is_parsed_and_its_mistakes_are_reported() {
     let region = |more: &str| format!("[region]\nfile = \"r\"\n{more}");
     let config = Config::parse(&region(""), "keel.toml", Path::new("/etc/keel")).unwrap();
     let found = config.region.unwrap();
@@ -698,6 +698,41 @@ fn a_node_that_starts_programs_is_not_confined() {
             assert!(refused.contains(&wrong), "{refused}");
         }
     }
+}
+
+#[test]
+fn a_reload_keeps_a_section_that_names_a_file_outside_the_listed_folders() {
+    let with_password = |file: &str| {
+        let text = format!(
+            "[mqtt]\naddress = \"h:1\"\nclient_id = \"k\"\nusername = \"u\"\npassword_file = \"{file}\"\n\
+             [[mqtt.subscribe]]\nfilter = \"#\"\n"
+        );
+        parse(&text).unwrap()
+    };
+    let old = with_password("in/old");
+    let is_listed = |path: &Path| path.starts_with("in");
+    let mut changes = reload(&old, &with_password("out/new"));
+    changes.keep_unlisted(&old, is_listed);
+    assert_eq!(changes.needs_restart, ["mqtt.password_file"]);
+    assert!(changes.applied.is_empty(), "{:?}", changes.applied);
+    assert_eq!(changes.effective, old);
+    let mut changes = reload(&old, &with_password("in/new"));
+    changes.keep_unlisted(&old, is_listed);
+    assert_eq!(changes.applied, ["mqtt"]);
+    assert!(changes.needs_restart.is_empty());
+}
+
+#[test]
+fn both_keys_that_confine_a_node_are_refused_at_once() {
+    let task = "[[task]]\nname = \"a\"\ncommand = [\"true\"]\n";
+    let text = format!("[node]\nsystem_calls = \"listed\"\npaths = \"listed\"\n{task}");
+    let problems = Config::parse_all(&text, Path::new("")).unwrap_err();
+    let told: Vec<&str> = problems.iter().map(|one| one.wrong.as_str()).collect();
+    let begins = |key: &str| told.iter().any(|wrong| wrong.starts_with(key));
+    assert!(
+        told.len() == 2 && begins("node.system_calls cannot") && begins("node.paths cannot"),
+        "{told:?}"
+    );
 }
 
 #[test]

@@ -1,32 +1,66 @@
 //! Files of certificates and keys that a whole configuration names, and what is wrong with them.
 
 use super::Config;
+use super::upstream::UpstreamKind;
 use base::clock::{Clock, SystemClock};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use tls::ClientOptions;
 
-/// Permission bits of users other than owner and group.
-const OTHERS: u32 = 0o007;
+/// The port that brokers have for TLS.
+const TLS_PORT: &str = ":8883";
 
-/// Returns the clients of a configuration, each with the name of its section.
-fn clients(config: &Config) -> Vec<(&'static str, &ClientOptions)> {
-    let mqtt = config.mqtt.iter().map(|mqtt| ("mqtt", mqtt.tls.as_ref()));
-    let upstreams = config.upstream.iter();
-    let upstreams = upstreams.map(|upstream| ("upstream", upstream.tls.as_ref()));
-    let brokers = config.urgent.brokers.iter();
-    let brokers = brokers.map(|broker| ("broker", broker.tls.as_ref()));
-    let all = mqtt.chain(upstreams).chain(brokers);
-    all.filter_map(|(section, options)| Some((section, options?)))
-        .collect()
+/// A section that has a client.
+struct Place<'c> {
+    section: &'static str,
+    /// The name of an upstream or a broker: there may be several.
+    name: Option<&'c str>,
+    /// Its address, if it is a broker's.
+    broker: Option<String>,
+    tls: Option<&'c ClientOptions>,
+}
+
+impl Place<'_> {
+    fn shown(&self) -> String {
+        match self.name {
+            None => self.section.to_owned(),
+            Some(name) => format!("{} {name}", self.section),
+        }
+    }
+}
+
+/// Returns the sections of a configuration that have a client.
+fn places(config: &Config) -> Vec<Place<'_>> {
+    let mqtt = config.mqtt.iter().map(|mqtt| Place {
+        section: "mqtt",
+        name: None,
+        broker: Some(mqtt.address()),
+        tls: mqtt.tls.as_ref(),
+    });
+    let upstreams = config.upstream.iter().map(|upstream| Place {
+        section: "upstream",
+        name: Some(&upstream.options.name),
+        broker: match upstream.kind {
+            UpstreamKind::Mqtt => Some(upstream.options.address().to_owned()),
+            UpstreamKind::Http => None,
+        },
+        tls: upstream.tls.as_ref(),
+    });
+    let brokers = config.urgent.brokers.iter().map(|broker| Place {
+        section: "broker",
+        name: Some(&broker.options.name),
+        broker: Some(broker.options.address.clone()),
+        tls: broker.tls.as_ref(),
+    });
+    mqtt.chain(upstreams).chain(brokers).collect()
 }
 
 /// Returns the files of certificates and keys, each with the name of its key.
 pub(super) fn files(config: &Config) -> Vec<(&'static str, &Path)> {
     let mut files = Vec::new();
-    for (section, options) in clients(config) {
-        let [authorities, certificate, key] = match section {
+    for place in places(config) {
+        let Some(options) = place.tls else { continue };
+        let [authorities, certificate, key] = match place.section {
             "mqtt" => ["mqtt.ca_file", "mqtt.certificate_file", "mqtt.key_file"],
             "upstream" => [
                 "upstream.ca_file",
@@ -55,30 +89,33 @@ pub(super) fn files(config: &Config) -> Vec<(&'static str, &Path)> {
     files
 }
 
-/// Returns the warnings about files that cannot be used now, and about keys that others can read.
+/// Returns the warnings about files that cannot be used now, about keys that others can read, and about brokers that
+/// seem to speak TLS.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let mut warnings = Vec::new();
-    for (section, options) in clients(config) {
+    for place in places(config) {
+        let shown = place.shown();
+        let Some(options) = place.tls else {
+            let broker = place.broker.filter(|address| address.ends_with(TLS_PORT));
+            warnings.extend(broker.map(|address| {
+                format!(
+                    "{shown}: {address} has the port for TLS, and tls is not set; set tls = true"
+                )
+            }));
+            continue;
+        };
         let unusable = options.check(&clock).err();
-        warnings.extend(unusable.map(|error| format!("{section}: {error}")));
+        warnings.extend(unusable.map(|error| format!("{shown}: {error}")));
         let own = options.identity.as_ref();
-        warnings.extend(own.and_then(|own| key_warning(section, &own.key_file)));
+        let open = own.and_then(tls::Identity::warning);
+        warnings.extend(open.map(|warning| format!("{shown}: {warning}")));
     }
     if let Some(options) = config.http.as_ref().and_then(|http| http.tls.as_ref()) {
         let unusable = options.check(&clock).err();
         warnings.extend(unusable.map(|error| format!("http: {error}")));
-        warnings.extend(key_warning("http", &options.identity.key_file));
+        let open = options.identity.warning();
+        warnings.extend(open.map(|warning| format!("http: {warning}")));
     }
     warnings
-}
-
-fn key_warning(section: &str, path: &Path) -> Option<String> {
-    let about = std::fs::metadata(path).ok()?;
-    let shown = path.display();
-    (about.permissions().mode() & OTHERS != 0).then(|| {
-        format!(
-            "{section}.key_file {shown} is open to every user of this machine; chmod 600 {shown}"
-        )
-    })
 }

@@ -143,8 +143,8 @@ fn a_key_that_others_can_read_is_warned_of_and_so_are_unusable_files() {
     for (section, text) in [
         ("http", format!("[http]\n{own}")),
         ("mqtt", format!("{MQTT}{of_client}{SUBSCRIBE}")),
-        ("upstream", format!("{MQTT_UP}{of_client}")),
-        ("broker", format!("{BROKER}{of_client}{alarm}")),
+        ("upstream u", format!("{MQTT_UP}{of_client}")),
+        ("broker b", format!("{BROKER}{of_client}{alarm}")),
     ] {
         let config = parse_in(&text, folder.path()).unwrap();
         mode(0o600);
@@ -154,7 +154,7 @@ fn a_key_that_others_can_read_is_warned_of_and_so_are_unusable_files() {
         assert_eq!(
             config.warnings(),
             [format!(
-                "{section}.key_file {shown} is open to every user of this machine; chmod 600 {shown}"
+                "{section}: key_file {shown} is open to every user of this machine; chmod 600 {shown}"
             )]
         );
         let missing = parse_in(&text, Path::new("/nowhere")).unwrap().warnings();
@@ -162,5 +162,41 @@ fn a_key_that_others_can_read_is_warned_of_and_so_are_unusable_files() {
         let begin = format!("{section}: /nowhere/");
         assert!(missing[0].starts_with(&begin), "{missing:?}");
         assert!(missing[0].ends_with("is not there; name the right file"));
+    }
+}
+
+#[test]
+fn a_broker_at_the_port_for_tls_without_tls_is_warned_of() {
+    let alarm = "[[alarm]]\nname = \"a\"\npattern = \"#\"\nabove = 1\nbroker = \"b\"\n";
+    for (section, text) in [
+        ("mqtt", format!("{MQTT}{SUBSCRIBE}")),
+        ("upstream u", MQTT_UP.to_owned()),
+        ("broker b", format!("{BROKER}{alarm}")),
+    ] {
+        let told = format!("{section}: h:8883 has the port for TLS, and tls is not set; ");
+        let about = |text: &str| {
+            let warnings = parse(text).unwrap().warnings();
+            warnings.iter().any(|warning| warning.starts_with(&told))
+        };
+        assert!(about(&text), "{text}");
+        assert!(!about(&text.replace("8883", "1883")), "{text}");
+        assert!(!about(
+            &text.replace("h:8883\"\n", "h:8883\"\ntls = true\n")
+        ));
+    }
+}
+
+#[test]
+fn an_address_with_a_scheme_for_tls_has_the_key_as_its_remedy() {
+    for text in [
+        format!("{MQTT}{SUBSCRIBE}"),
+        MQTT_UP.to_owned(),
+        BROKER.to_owned(),
+    ] {
+        let told = parse(&text.replace("h:8883", "mqtts://h:8883")).unwrap_err();
+        assert!(told.contains("address is \"mqtts://h:8883\"; "), "{told}");
+        assert!(told.contains("set tls = true"), "{told}");
+        let told = parse(&text.replace("h:8883", "mqtt://h:1883")).unwrap_err();
+        assert!(!told.contains("tls"), "{told}");
     }
 }

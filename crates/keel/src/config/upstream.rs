@@ -3,7 +3,10 @@
 use super::certificates;
 use super::reader::{At, Section};
 use super::secret;
-use super::values::{CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY, host_port};
+use super::values::{
+    BROKER_ADDRESS, CREDENTIAL_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TLS_REMEDY,
+    address_remedy, host_port,
+};
 use base::clock::Clock;
 use egress::forward::{
     Begin, KeyRule, Late, MqttVersion, Order, Target, TimeUnit, UpstreamOptions,
@@ -251,7 +254,6 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
 }
 
 fn mqtt(section: &Section<'_, '_>, is_it: bool) -> Target {
-    const ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
     let required = |key, bytes_max, remedy| match is_it {
         true => section.required(key, bytes_max, remedy),
         false => section.text(key, bytes_max).unwrap_or(At {
@@ -259,11 +261,12 @@ fn mqtt(section: &Section<'_, '_>, is_it: bool) -> Target {
             value: String::new(),
         }),
     };
-    let address = required("address", TEXT_BYTES_MAX, ADDRESS);
+    let address = required("address", TEXT_BYTES_MAX, BROKER_ADDRESS);
     let parsed = host_port(&address.value);
     if parsed.is_none() && !address.value.is_empty() {
         let wrong = format!("is \"{}\"", address.value);
-        section.wrong(address.line, "address", &wrong, ADDRESS);
+        let remedy = address_remedy(&address.value);
+        section.wrong(address.line, "address", &wrong, remedy);
     }
     let client_id = required(
         "client_id",

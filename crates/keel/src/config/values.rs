@@ -11,6 +11,10 @@ pub(super) const TEXT_BYTES_MAX: usize = 256;
 pub(super) const CREDENTIAL_BYTES_MAX: usize = 4096;
 /// How to switch TLS on for a broker.
 pub(super) const TLS_REMEDY: &str = "set tls = true, or remove the line";
+/// How to write the address of a broker.
+pub(super) const BROKER_ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
+/// The beginnings by which other programs say that a broker speaks TLS.
+const TLS_SCHEMES: [&str; 3] = ["mqtts://", "ssl://", "tls://"];
 /// Default key of a line. What `{tags}` stands for depends on the store.
 pub(super) const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 
@@ -49,6 +53,15 @@ pub(super) fn reason(error: &ingest::Error) -> String {
             (*reason).to_owned()
         }
         other => other.to_string(),
+    }
+}
+
+/// Returns what helps with the address of a broker that cannot be read.
+pub(super) fn address_remedy(given: &str) -> &'static str {
+    if TLS_SCHEMES.iter().any(|scheme| given.starts_with(scheme)) {
+        "give host:port alone, such as \"broker.example:8883\", and set tls = true"
+    } else {
+        BROKER_ADDRESS
     }
 }
 

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_listed_with_what_they_say_and_without_what_they_do_not() {
+    fn policies_are_listed_with_their_readable_settings_only() {
         let tree = Tree::new("policies");
         assert!(policies(&tree.0).is_empty());
         tree.write("policy10", "affected_cpus", "10\n");

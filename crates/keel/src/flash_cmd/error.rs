@@ -36,7 +36,7 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
         _ if is_read_only => CliError::failure(
             shown,
             "is read-only",
-            "lift the write protection, or run as a user who may write to it",
+            "lift the write protection, or run as a user with write access",
         ),
         _ if matches!(number, Some(libc::ENOSPC | libc::EDQUOT)) => {
             CliError::failure(shown, "the disk below is full", "free some space")
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn remedies_fit_what_the_device_says() {
+    fn remedies_fit_the_error_of_the_device() {
         for number in [libc::EROFS, libc::EACCES, libc::EPERM] {
             let open = DeviceError::Open {
                 path: "/proc/version".into(),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_device_that_may_not_be_opened_the_use_is_named() {
+    fn the_use_of_a_device_that_cannot_be_opened_is_named() {
         let Some(device) = device_of_root() else {
             println!("skipped: the root of this system is on no device with a path");
             return;

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_ends_it() {
+    fn an_interruption_ends_the_transfer() {
         let mut source = source();
         let files = list(&mut source).unwrap();
         let target = Store::format(SimDevice::new(BLOCKS, 3), &format_options(2)).unwrap();

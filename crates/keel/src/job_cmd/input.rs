@@ -3,7 +3,7 @@
 use crate::client::{NodeArgs, history_numbers};
 use crate::error::CliError;
 use clap::Args;
-use cluster::jobs::{LeftOut, Readings, Taker};
+use cluster::jobs::{LeftOut, Order, Readings, Settings, Taker};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,19 @@ fn seconds(time_ns: i64) -> f64 {
 
 /// Returns the readings, and how many were left out.
 pub(crate) fn read(arguments: &ReadingsArgs) -> Result<(Readings, LeftOut), CliError> {
+    let node = &arguments.node;
+    if arguments.input.is_some() && (node.node.is_some() || node.config.is_some()) {
+        let option = if node.node.is_some() {
+            "--node"
+        } else {
+            "--config"
+        };
+        return Err(CliError::usage(
+            option,
+            "names the node of a history, but the readings are those of a file",
+            "leave it out, or name a key with --key in place of --input",
+        ));
+    }
     match (&arguments.input, &arguments.key) {
         (Some(path), _) => from_file(path, &arguments.column),
         (None, Some(key)) => from_node(arguments, key),
@@ -68,6 +81,62 @@ pub(crate) fn name(arguments: &ReadingsArgs) -> String {
         .as_ref()
         .map(|path| path.display().to_string());
     path.or_else(|| arguments.key.clone()).unwrap_or_default()
+}
+
+/// Returns what uneven steps between readings mean, if there are any.
+pub(crate) fn uneven_text(readings: &Readings) -> Option<String> {
+    let uneven = readings.uneven_steps();
+    let mean_s = readings.step_s.filter(|_| uneven > 0)?;
+    let count = readings.rows() - 1 - readings.breaks.len();
+    Some(format!(
+        "{uneven} of {count} steps between readings differ from their mean of {mean_s} s by more than a quarter: rows \
+         are missing, or the times are too coarse; frequencies may be wrong"
+    ))
+}
+
+/// Returns the job with its input. If it cannot be done, the error names the rows that were left out, and the remedy
+/// is that of the most frequent reason.
+///
+/// # Errors
+/// As [`Order::new`].
+pub(crate) fn order(
+    name: &str,
+    settings: Settings,
+    (readings, left_out): (Readings, &LeftOut),
+    help: &'static str,
+) -> Result<Order, CliError> {
+    Order::new(settings, readings).map_err(|error| {
+        let most = left_out.reasons().max_by_key(|(_, count)| *count);
+        let is_of_window = match &error {
+            cluster::Error::Invalid { what, wrong } => {
+                what == "window" && wrong.contains("fits nowhere")
+            }
+            _ => false,
+        };
+        let remedy = match most {
+            Some((reason, _)) if is_of_window => remedy_of(reason),
+            None if is_of_window => "give a smaller --window, or readings with fewer gaps",
+            _ => help,
+        };
+        match left_out.text() {
+            Some(text) => CliError::failure(name, format_args!("{error}; {text}"), remedy),
+            None => CliError::failure(name, error, remedy),
+        }
+    })
+}
+
+/// Returns what to do about rows that were left out for this reason.
+fn remedy_of(reason: &str) -> &'static str {
+    match reason {
+        "not later than the rows before" => {
+            "give times that tell readings apart, in time_ms or time_ns, and in their order"
+        }
+        "not a number" | "too many fields" | "too few fields" => {
+            "write numbers with a decimal point, and as many fields as headings"
+        }
+        "no time" => "give each row a time that is a number",
+        _ => "correct these rows, or give a smaller --window",
+    }
 }
 
 fn from_file(path: &Path, columns: &[String]) -> Result<(Readings, LeftOut), CliError> {
@@ -129,6 +198,62 @@ fn from_node(arguments: &ReadingsArgs, key: &str) -> Result<(Readings, LeftOut),
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refused(text: &str) -> String {
+        let (readings, left_out) = Readings::from_csv(text.as_bytes(), &[]).expect("readings");
+        let settings = Settings::Vibration {
+            window: 1_024,
+            step: 512,
+        };
+        let refused = order("day.csv", settings, (readings, &left_out), "help");
+        refused.expect_err("no window fits").to_string()
+    }
+
+    #[test]
+    fn the_node_of_a_history_is_refused_beside_a_file() {
+        let arguments = |node: Option<&str>, config: Option<&str>| ReadingsArgs {
+            input: Some("day.csv".into()),
+            column: Vec::new(),
+            key: None,
+            from: None,
+            to: None,
+            node: NodeArgs {
+                node: node.map(Into::into),
+                config: config.map(Into::into),
+            },
+        };
+        for (arguments, option) in [
+            (arguments(Some("node.sock"), None), "--node: "),
+            (arguments(None, Some("keel.toml")), "--config: "),
+        ] {
+            let said = read(&arguments).expect_err("refused").to_string();
+            assert!(said.starts_with(option), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_fits_nowhere_names_the_rows_left_out_and_what_to_do_about_them() {
+        // A sensor of 1 kHz, whose times are in whole seconds.
+        let rows = (0..3_000).map(|row| format!("{},{}\n", row / 1_000, row % 7));
+        let said = refused(&format!("time_s,value\n{}", rows.collect::<String>()));
+        for wanted in [
+            "fits nowhere between breaks",
+            "rows left out: 2997 not later than the rows before",
+            "time_ms or time_ns",
+        ] {
+            assert!(said.contains(wanted), "{wanted}: {said}");
+        }
+        let said = refused("value\n1\n2,5\n3\n");
+        assert!(
+            said.contains("1 too many fields") && said.contains("decimal point"),
+            "{said}"
+        );
+        let said = refused("value\n1\n2\n3\n");
+        assert!(
+            said.contains("a smaller --window") && !said.contains("left out"),
+            "{said}"
+        );
+    }
 
     #[test]
     #[allow(clippy::float_cmp)] // They are the same numbers.

@@ -1,5 +1,6 @@
 //! How a job cuts readings into windows and analyses them: its options.
 
+use crate::config::JobConfig;
 use crate::error::CliError;
 use crate::kernel::Kernel;
 use clap::builder::{PossibleValue, RangedU64ValueParser};
@@ -49,6 +50,18 @@ fn counts(least: usize, most: usize) -> impl clap::builder::TypedValueParser<Val
 }
 
 impl KernelArgs {
+    /// Returns the options of a job of the configuration.
+    pub(super) fn of_job(job: &JobConfig) -> Self {
+        Self {
+            window: (job.window > 0).then_some(job.window),
+            // The configuration has these settings for every job, but some kernels do not use them.
+            step: (job.step > 0 && job.kernel != Kernel::MatrixProfile).then_some(job.step),
+            clusters: Some(job.clusters).filter(|_| job.kernel == Kernel::KMeans),
+            rounds: None,
+            seed: None,
+        }
+    }
+
     /// Returns each option, and whether it is on the command line.
     pub(crate) fn said(&self) -> [(&'static str, bool); 5] {
         [

@@ -1,6 +1,7 @@
 //! The output of `keel cluster run`: the answer, whether one rank gets the same, bytes moved, parallel fraction, time,
 //! energy, and where such a job should run.
 
+use super::input;
 use super::state::State;
 use crate::error::CliError;
 use crate::output::Output;
@@ -8,6 +9,7 @@ use crate::progress::bytes_text;
 use crate::time_text::format_ms;
 use cluster::advisor::{Advice, Estimate, Fit, Input, Minimise, Origin, Privacy, Question, advise};
 use cluster::jobs::energy::BoardEnergy;
+use cluster::jobs::estimate::fraction_remark;
 use cluster::jobs::lines::Report;
 use cluster::jobs::{LeftOut, Order, Sameness};
 use cluster::link::LinkCurve;
@@ -113,15 +115,19 @@ fn source_text(host: &str, board: &BoardEnergy) -> String {
 struct Fraction {
     value: f64,
     from: String,
+    /// Why it says little, if so.
+    remark: Option<String>,
 }
 
 /// Returns the fitted fraction, if each rank had its own core; else the fraction of the sections. `None` without a run
 /// on one rank.
 fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
+    let remark = report.alone_s.and_then(fraction_remark);
     let sections = |why: &str| {
         Some(Fraction {
             value: report.shared_fraction?,
             from: format!("sections of the run on one rank ({why})"),
+            remark: remark.clone(),
         })
     };
     match report.fitted_fraction {
@@ -132,6 +138,7 @@ fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
         Some(value) => Some(Fraction {
             value,
             from: format!("computing times on 1 and {} ranks", report.ranks),
+            remark,
         }),
     }
 }
@@ -141,6 +148,8 @@ struct Advised {
     energy: Advice,
     time: Advice,
     assumed: Vec<String>,
+    /// Why the link's figures were not taken, if so.
+    link_refused: Option<String>,
 }
 
 impl Advised {
@@ -192,9 +201,9 @@ impl Advised {
                 give(Input::BoardIdleW, idle_w, origin()).map_err(wrong)?;
             }
         }
-        if let Some(link) = shown.link {
-            link.give(&mut question).map_err(wrong)?;
-        }
+        // The job is done: a line that says nothing must not cost its answer.
+        let refused = shown.link.and_then(|link| link.give(&mut question).err());
+        let link_refused = refused.map(|error| error.to_string());
         question.assume();
         let assumed = question.needed().into_iter().filter_map(|input| {
             let given = question.given[input as usize].as_ref()?;
@@ -209,6 +218,7 @@ impl Advised {
             energy,
             time,
             assumed,
+            link_refused,
         }))
     }
 
@@ -266,18 +276,7 @@ fn lines(
     advice: Option<&Advised>,
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let columns = shown.order.readings.columns.len();
-    let breaks = shown.order.readings.breaks.len();
-    out.line(format_args!(
-        "{} on {} ranks: {} readings in {columns} columns, {breaks} breaks",
-        report.kernel, report.ranks, report.rows
-    ))?;
-    for (reason, count) in shown.left_out.reasons() {
-        out.line(format_args!("left out  {count} rows: {reason}"))?;
-    }
-    for (board, how) in shown.lost {
-        out.line(format_args!("lost      {board}: {how}"))?;
-    }
+    input_lines(shown, report, out)?;
     answer_lines(shown, report, out)?;
     out.line(format_args!("answer    {}", sameness_text(report.compared)))?;
     out.line(format_args!(
@@ -286,8 +285,10 @@ fn lines(
         report.operations
     ))?;
     if let Some(fraction) = fraction {
+        let remark = fraction.remark.as_deref();
+        let remark = remark.map_or(String::new(), |remark| format!("; {remark}"));
         out.line(format_args!(
-            "parallel  {:.4} by {}",
+            "parallel  {:.4} by {}{remark}",
             fraction.value, fraction.from
         ))?;
     }
@@ -315,6 +316,29 @@ fn lines(
     ))?;
     if !advice.assumed.is_empty() {
         out.line(format_args!("assumed   {}", advice.assumed.join(", ")))?;
+    }
+    if let Some(why) = &advice.link_refused {
+        out.line(format_args!("link      {why}"))?;
+    }
+    Ok(())
+}
+
+/// Prints what the job had: readings, and boards that were lost.
+fn input_lines(shown: &Shown<'_>, report: &Report, out: &mut Output) -> Result<(), CliError> {
+    let columns = shown.order.readings.columns.len();
+    let breaks = shown.order.readings.breaks.len();
+    out.line(format_args!(
+        "{} on {} ranks: {} readings in {columns} columns, {breaks} breaks",
+        report.kernel, report.ranks, report.rows
+    ))?;
+    for (reason, count) in shown.left_out.reasons() {
+        out.line(format_args!("left out  {count} rows: {reason}"))?;
+    }
+    if let Some(text) = input::uneven_text(&shown.order.readings) {
+        out.line(format_args!("uneven    {text}"))?;
+    }
+    for (board, how) in shown.lost {
+        out.line(format_args!("lost      {board}: {how}"))?;
     }
     Ok(())
 }
@@ -405,11 +429,9 @@ fn as_json(
         .reasons()
         .map(|(reason, count)| (reason.to_owned(), json!(count)))
         .collect();
-    let lost: Vec<Value> = shown
-        .lost
-        .iter()
-        .map(|(board, how)| json!({"board": board, "how": how}))
-        .collect();
+    let lost = shown.lost.iter();
+    let lost = lost.map(|(board, how)| json!({"board": board, "how": how}));
+    let lost: Vec<Value> = lost.collect();
     let (compared, difference) = match report.compared {
         Sameness::Same => ("same", Some(0.0)),
         Sameness::Near(by) => ("near", Some(by)),
@@ -428,6 +450,7 @@ fn as_json(
         "columns": shown.order.readings.names,
         "breaks": shown.order.readings.breaks.len(),
         "left_out": left_out,
+        "uneven_steps": shown.order.readings.uneven_steps(),
         "lost": lost,
         "answer": report.answer,
         "compared": compared,
@@ -438,6 +461,7 @@ fn as_json(
         "exchange_bytes": report.exchange_bytes,
         "parallel_fraction": fraction.map(|fraction| fraction.value),
         "parallel_fraction_from": fraction.map(|fraction| &fraction.from),
+        "parallel_fraction_remark": fraction.and_then(|fraction| fraction.remark.as_ref()),
         "seconds": report.seconds,
         "computing_s": report.computing_s,
         "communicating_s": report.communicating_s,
@@ -448,6 +472,7 @@ fn as_json(
                 "least_energy": advice.energy.json(),
                 "least_time": advice.time.json(),
                 "assumed": advice.assumed,
+                "link_refused": advice.link_refused,
             })
         }),
     })

@@ -3,64 +3,31 @@
 //!
 //! By `job.check` the answer is written after its check on one rank, before it, or without one.
 //!
-//! The measurements are stored beside the result, in a file that `keel advise --job` can also read. The job is measured
-//! again if there is no such file, or if the amount of history has changed. Each run updates the time on one rank and,
-//! if the board has a sensor, its power. With `job.check = "never"` neither the time on one rank nor the power is
-//! updated.
+//! The job is measured again if there are no figures of earlier runs, or if the amount of history has changed.
 
-use super::input::{self, ReadingsArgs};
+use super::figures;
+use super::input::ReadingsArgs;
 use super::kernel::KernelArgs;
 use super::output;
+use super::overhead;
 use super::parent::end_with;
+use super::placed::Placed;
 use super::run::{RunArgs, run_with};
+use super::text_file;
 use crate::client::NodeArgs;
-use crate::cluster_cmd::result_file::link;
+use crate::cluster_cmd::boards::Boards;
 use crate::config::{Config, JobConfig, beside};
 use crate::error::CliError;
-use crate::kernel::Kernel;
 use crate::output::Output;
 use clap::Args;
-use cluster::advisor::{
-    Advice, Input, Origin, Place, Privacy, Question, advise, parse_question, question_text,
-};
+use cluster::advisor::Place;
 use cluster::jobs::worker::Check;
-use cluster::jobs::{Order, estimate};
-use cluster::measure::{HostEntry, parse_hosts};
+use cluster::measure::HostEntry;
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-
-/// The figures of a job that are measured and kept.
-const MEASURED: [Input; 6] = [
-    Input::SingleS,
-    Input::ParallelFraction,
-    Input::ExchangeTimes,
-    Input::ExchangeBytes,
-    Input::InputBytes,
-    Input::OutputBytes,
-];
-
-/// The figures of this board that a run gives if there is a sensor.
-const POWER: [Input; 3] = [
-    Input::BoardActiveW,
-    Input::BoardIdleW,
-    Input::BoardCommunicatingW,
-];
-
-/// The job is measured again if the amount of history differs from the measured one by more than this part.
-const AMOUNT_DIFFERENCE_MAX: f64 = 0.1;
-
-/// The longest measurement, as a part of the period, and in seconds.
-const MEASURE_PART: f64 = 0.1;
-const MEASURE_SECONDS_MAX: f64 = 20.0;
-
-/// The most ranks on which a job is measured.
-const MEASURE_RANKS_MAX: usize = 4;
-
-/// The largest file of figures or boards, in bytes.
-const FILE_BYTES_MAX: u64 = 2 << 20;
+use std::time::Instant;
 
 /// How much the priority of a background job is lowered.
 const NICE: libc::c_int = 10;
@@ -91,8 +58,9 @@ pub(crate) fn run(arguments: &JobArgs) -> Result<u8, CliError> {
         }
         go_to_background();
     }
+    let begun = Instant::now();
     let mut out = Output::new();
-    let result = once(arguments, &mut out);
+    let result = once(arguments, begun, &mut out);
     if let (Err(error), true) = (&result, arguments.background.is_some()) {
         out.json(&json!({"failed": error.to_string()}))?;
         out.flush()?;
@@ -115,30 +83,14 @@ fn go_to_background() {
     }
 }
 
-fn once(arguments: &JobArgs, out: &mut Output) -> Result<(), CliError> {
+fn once(arguments: &JobArgs, begun: Instant, out: &mut Output) -> Result<(), CliError> {
     let origin = arguments.config.display().to_string();
     // The node sends its current configuration: the file may have changed since the node read it.
     let config = match arguments.background {
         Some(_) => Config::from_reader(std::io::stdin(), &arguments.config)?,
         None => Config::load(&arguments.config)?,
     };
-    let job = config
-        .job
-        .iter()
-        .find(|job| job.name == arguments.name)
-        .ok_or_else(|| {
-            let names: Vec<&str> = config.job.iter().map(|job| job.name.as_str()).collect();
-            let there = if names.is_empty() {
-                "there is none".to_owned()
-            } else {
-                format!("there are: {}", names.join(", "))
-            };
-            CliError::failure(
-                &origin,
-                format!("has no [[job]] with the name {}; {there}", arguments.name),
-                "name one of them",
-            )
-        })?;
+    let job = named(&config, &arguments.name, &origin)?;
     let readings = || ReadingsArgs {
         input: None,
         column: Vec::new(),
@@ -150,13 +102,39 @@ fn once(arguments: &JobArgs, out: &mut Output) -> Result<(), CliError> {
             config: None,
         },
     };
+    let asked = Instant::now();
     let _alone = alone(job)?;
-    let placed = Placed::find(job, &readings())?;
+    // Waiting for another run is no overhead.
+    let begun = begun + asked.elapsed();
+    let mut placed = Placed::find(job, &readings(), Vec::new())?;
+    let missing = missing_boards(job, &placed, readings())?;
+    if !missing.is_empty() {
+        let measured_s = placed.measuring_s;
+        placed = Placed::find(job, &readings(), missing)?;
+        placed.measuring_s += measured_s;
+    }
     if arguments.background.is_some() {
         out.json(&json!({"placed": placed.json()}))?;
         out.flush()?;
     }
-    let hosts_file = beside(&job.out, "hosts");
+    run_there(
+        job,
+        placed,
+        readings(),
+        (arguments.background.is_some(), begun),
+        out,
+    )
+}
+
+/// Runs a job at its place, and writes its result. `begun` is the beginning of all of it, without waiting for other
+/// runs.
+fn run_there(
+    job: &JobConfig,
+    placed: Placed,
+    readings: ReadingsArgs,
+    (is_background, begun): (bool, Instant),
+    out: &mut Output,
+) -> Result<(), CliError> {
     let table = job
         .table
         .as_deref()
@@ -165,18 +143,9 @@ fn once(arguments: &JobArgs, out: &mut Output) -> Result<(), CliError> {
         // Left over from a run that was ended in the middle.
         std::fs::remove_file(new).ok();
     }
-    let hosts = match placed.place {
-        Place::Boards(count) if count > 1 => {
-            write(
-                &hosts_file,
-                &hosts_text(&placed.hosts[..count as usize], job.ranks),
-            )?;
-            Some(hosts_file)
-        }
-        _ => None,
-    };
+    let hosts = write_hosts(job, &placed)?;
     let new = table.as_ref().map(|(_, new)| new.clone());
-    let mut words = words(job, hosts, new, readings());
+    let mut words = words(job, hosts, new, readings);
     if placed.hosts.len() < 2 {
         words.link = None;
     }
@@ -186,13 +155,19 @@ fn once(arguments: &JobArgs, out: &mut Output) -> Result<(), CliError> {
     let mut write_answer = |shown: &output::Shown<'_>| -> Result<Value, CliError> {
         let result = output::json(shown)?;
         whole = json!({"job": job.name, "placed": placed_json, "result": result});
-        replace(&job.out, &format!("{whole:#}\n"))?;
+        text_file::replace(&job.out, &format!("{whole:#}\n"))?;
         writes += 1;
+        if writes == 1 && result["lost"].as_array().is_none_or(Vec::is_empty) {
+            let computed_s = [&result["seconds"], &result["alone_s"]];
+            let computed_s = computed_s.map(|part| part.as_f64().unwrap_or(0.0));
+            let computed_s = computed_s.iter().sum::<f64>() + placed.measuring_s;
+            overhead::keep(job, begun.elapsed().as_secs_f64() - computed_s)?;
+        }
         // Later the table is in its place already.
         if let (1, Some((table, new))) = (writes, &table) {
             std::fs::rename(new, table).map_err(|error| CliError::io(table.display(), &error))?;
         }
-        if job.check == Check::After && writes == 1 && arguments.background.is_some() {
+        if job.check == Check::After && writes == 1 && is_background {
             out.json(&json!({"published": true}))?;
             out.flush()?;
         }
@@ -202,15 +177,51 @@ fn once(arguments: &JobArgs, out: &mut Output) -> Result<(), CliError> {
     if let (Err(error), true) = (&ran, writes >= 1 && job.check == Check::After) {
         // The answer is there, and must show that it is not confirmed.
         whole["check_failed"] = json!(error.to_string());
-        replace(&job.out, &format!("{whole:#}\n"))?;
+        text_file::replace(&job.out, &format!("{whole:#}\n"))?;
     }
     let result = ran?;
-    mend(job, placed.kept, &result)?;
-    if arguments.background.is_some() {
+    figures::mend(job, placed.kept, &result)?;
+    if is_background {
         out.json(&json!({"done": {"seconds": result["seconds"], "ranks": result["ranks"], "lost": result["lost"]}}))
     } else {
         out.json(&whole)
     }
+}
+
+/// Returns the job of this name.
+fn named<'a>(config: &'a Config, name: &str, origin: &str) -> Result<&'a JobConfig, CliError> {
+    let found = config.job.iter().find(|job| job.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = config.job.iter().map(|job| job.name.as_str()).collect();
+        let there = if names.is_empty() {
+            "there is none".to_owned()
+        } else {
+            format!("there are: {}", names.join(", "))
+        };
+        CliError::failure(
+            origin,
+            format!("has no [[job]] with the name {name}; {there}"),
+            "name one of them",
+        )
+    })
+}
+
+/// Returns the boards of the file that cannot be reached, and how that is known. They are asked only if the job is to
+/// run on several boards.
+fn missing_boards(
+    job: &JobConfig,
+    placed: &Placed,
+    readings: ReadingsArgs,
+) -> Result<Vec<(String, String)>, CliError> {
+    if !matches!(placed.place, Place::Boards(2..)) {
+        return Ok(Vec::new());
+    }
+    let Some(boards) = words(job, job.hosts.clone(), None, readings).boards() else {
+        return Ok(Vec::new());
+    };
+    let missing = Boards::find(&boards)?.missing()?;
+    let missing = missing.into_iter().map(|board| (board.name, board.how));
+    Ok(missing.collect())
 }
 
 /// Returns the run of a job: on the boards of a file, or on this one alone.
@@ -225,7 +236,7 @@ fn words(
         local: hosts.is_none().then_some(job.ranks),
         hosts,
         readings,
-        settings: settings(job),
+        settings: KernelArgs::of_job(job),
         retry: true,
         out: table,
         json: true,
@@ -283,259 +294,17 @@ fn create_folder_of(path: &Path) -> Result<(), CliError> {
     }
 }
 
-fn settings(job: &JobConfig) -> KernelArgs {
-    KernelArgs {
-        window: (job.window > 0).then_some(job.window),
-        // The configuration has these settings for every job, but some kernels do not use them.
-        step: (job.step > 0 && job.kernel != Kernel::MatrixProfile).then_some(job.step),
-        clusters: Some(job.clusters).filter(|_| job.kernel == Kernel::KMeans),
-        rounds: None,
-        seed: None,
-    }
-}
-
-/// Where a job runs, and why.
-struct Placed {
-    place: Place,
-    advice: Advice,
-    /// Why no place can keep the deadline, if the check alone takes longer.
-    check_alone: Option<String>,
-    /// The configured deadline; the advisor gets the part that the check leaves.
-    deadline_s: f64,
-    hosts: Vec<HostEntry>,
-    /// The measured figures of the job, for the file.
-    kept: Question,
-    is_measured_anew: bool,
-    /// The advice with the data centre among the options, if the file of figures includes one.
-    elsewhere: Option<Advice>,
-}
-
-impl Placed {
-    fn find(job: &JobConfig, readings: &ReadingsArgs) -> Result<Self, CliError> {
-        let wrong =
-            |error: cluster::Error| CliError::failure(&job.name, error, "see docs/cluster.md");
-        let hosts = match &job.hosts {
-            Some(path) if !job.is_board_only => parse_hosts(&read(path)?).map_err(|error| {
-                CliError::failure(path.display(), error, "write one board on each line")
-            })?,
-            _ => Vec::new(),
-        };
-        let mut question = match &job.question {
-            Some(path) => parse_question(&read(path)?).map_err(|error| {
-                CliError::failure(
-                    path.display(),
-                    error,
-                    "correct it; docs/cluster.md describes it",
-                )
-            })?,
-            None => Question::new(&job.name),
-        };
-        let (found, _) = input::read(readings)?;
-        let order = Order::new(settings(job).settings(job.kernel), found).map_err(wrong)?;
-        let amount = order.readings.bytes() as f64;
-        let before = kept(job).filter(|kept| is_near(kept, amount));
-        let is_measured_anew = before.is_none();
-        let kept = match before {
-            Some(kept) => kept,
-            None => measure(job, &order).map_err(wrong)?,
-        };
-        write_kept(job, &kept)?;
-        for input in MEASURED.into_iter().chain(POWER) {
-            if let Some(given) = &kept.given[input as usize] {
-                question.given[input as usize] = Some(given.clone());
-            }
-        }
-        // Messages cost nothing on one board.
-        if let Some(path) = job.link.as_ref().filter(|_| hosts.len() > 1) {
-            link(path)?.give(&mut question).map_err(wrong)?;
-        }
-        not_above(&mut question);
-        let wants_elsewhere = question.privacy == Privacy::Anywhere && job.question.is_some();
-        question.boards_max = (hosts.len().max(1) as u32).min(cluster::advisor::BOARDS_MAX);
-        // The answer must also be checked on one rank before the deadline, unless that comes later or never.
-        let check_s = question.given[Input::SingleS as usize]
-            .as_ref()
-            .filter(|_| job.check == Check::Always)
-            .map_or(0.0, |given| given.value);
-        question.deadline_s = Some((job.deadline_s() - check_s).max(1e-3));
-        let check_alone = (check_s >= job.deadline_s()).then(|| {
-            let deadline_s = job.deadline_s();
-            format!(
-                "the check of its answer on one rank alone takes {check_s:.3} s of {deadline_s} s; \
-                 job.check = \"after\" puts it behind the answer"
-            )
-        });
-        on_ranks(&mut question, job.ranks).map_err(wrong)?;
-        let elsewhere = wants_elsewhere.then(|| question.clone());
-        question.privacy = if hosts.len() > 1 {
-            Privacy::Neighbours
-        } else {
-            Privacy::Board
-        };
-        question.assume();
-        let advice = advise(&question).map_err(wrong)?;
-        let place = advice.advised().or_else(|| {
-            advice
-                .choice
-                .least_loss
-                .map(|at| advice.choice.options[at].place)
-        });
-        // A question about the data centre that lacks a figure has no answer; ignore it, since it is optional.
-        let elsewhere = elsewhere.and_then(|question| advise(&question).ok());
-        Ok(Self {
-            place: place.unwrap_or(Place::Boards(1)),
-            advice,
-            check_alone,
-            deadline_s: job.deadline_s(),
-            hosts,
-            kept,
-            is_measured_anew,
-            elsewhere,
-        })
-    }
-
-    fn json(&self) -> Value {
-        let advice = &self.advice;
-        let option = advice
-            .choice
-            .options
-            .iter()
-            .find(|option| option.place == self.place);
-        let assumed = advice.question.needed().into_iter().filter(|input| {
-            let given = advice.question.given[*input as usize].as_ref();
-            given.is_some_and(|given| matches!(given.origin, Origin::Assumed(_)))
-        });
-        let why = self.check_alone.clone().or_else(|| advice.why_none());
-        let why = why.unwrap_or_else(|| "least energy of those that keep the deadline".to_owned());
-        let elsewhere = self.elsewhere.as_ref();
-        let better = elsewhere
-            .and_then(Advice::advised)
-            .filter(|place| *place == Place::DataCentre);
-        let options = elsewhere.unwrap_or(advice).choice.options.iter();
-        let options = options.map(|option| {
-            json!({
-                "place": option.place.to_string(),
-                "time_s": option.time_s,
-                "energy_j": option.energy_j,
-                "late_probability": option.late_probability,
-            })
-        });
-        json!({
-            "place": self.place.to_string(),
-            "why": why,
-            "is_advised": advice.advised().is_some(),
-            "expected_s": option.map(|option| option.time_s),
-            "expected_j": option.map(|option| option.energy_j),
-            "late_probability": option.map(|option| option.late_probability),
-            "deadline_s": self.deadline_s,
-            "measured_anew": self.is_measured_anew,
-            "assumed": assumed.map(Input::name).collect::<Vec<_>>(),
-            "better_elsewhere": better.map(|place| place.to_string()),
-            "options": options.collect::<Vec<_>>(),
-        })
-    }
-}
-
-/// Replaces the time on one rank by that on all ranks of this board, according to the parallel fraction.
-fn on_ranks(question: &mut Question, ranks: u32) -> Result<(), cluster::Error> {
-    let of = |input: Input| question.given[input as usize].clone();
-    let (Some(single), Some(fraction)) = (of(Input::SingleS), of(Input::ParallelFraction)) else {
-        return Ok(());
+/// Writes the list of boards, if the job runs on several. Returns its path.
+fn write_hosts(job: &JobConfig, placed: &Placed) -> Result<Option<PathBuf>, CliError> {
+    let Place::Boards(count @ 2..) = placed.place else {
+        return Ok(None);
     };
-    if ranks < 2 {
-        return Ok(());
-    }
-    let part = (1.0 - fraction.value) + fraction.value / f64::from(ranks);
-    let by = Origin::Measured(format!(
-        "on one rank, and shared out among {ranks} by the parallel fraction"
-    ));
-    question.give_with_spread(Input::SingleS, single.value * part, by, single.spread)
-}
-
-/// Limits idle power: by noise, or in the file, it may exceed the power of a light load.
-fn not_above(question: &mut Question) {
-    let active = question.given[Input::BoardActiveW as usize]
-        .as_ref()
-        .map(|given| given.value);
-    if let (Some(active), Some(idle)) =
-        (active, question.given[Input::BoardIdleW as usize].as_mut())
-    {
-        idle.value = idle.value.min(active);
-    }
-}
-
-fn figures_path(job: &JobConfig) -> PathBuf {
-    beside(&job.out, "figures.json")
-}
-
-/// Returns the earlier measurements. A file that cannot be read is measured again and replaced.
-fn kept(job: &JobConfig) -> Option<Question> {
-    let question = parse_question(&read(&figures_path(job)).ok()?).ok()?;
-    let is_whole = MEASURED
-        .into_iter()
-        .all(|input| question.given[input as usize].is_some());
-    // Otherwise it belongs to another job with the same name.
-    (is_whole && question.name == kept_name(job)).then_some(question)
-}
-
-fn kept_name(job: &JobConfig) -> String {
-    // Put the settings first, since a long key is cut.
-    let (window, step, clusters) = (job.window, job.step, job.clusters);
-    let all = format!(
-        "{}: {} ({window}, {step}, {clusters}) of {}",
-        job.name,
-        job.kernel.name(),
-        job.key
-    );
-    all.chars().take(200).collect()
-}
-
-fn is_near(kept: &Question, amount: f64) -> bool {
-    let before = kept.given[Input::InputBytes as usize]
-        .as_ref()
-        .map_or(0.0, |given| given.value);
-    (amount - before).abs() <= AMOUNT_DIFFERENCE_MAX * before
-}
-
-fn measure(job: &JobConfig, order: &Order) -> Result<Question, cluster::Error> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let seconds = (f64::from(job.period_seconds) * MEASURE_PART).min(MEASURE_SECONDS_MAX);
-    let estimate = estimate::measure(order, seconds, cores.min(MEASURE_RANKS_MAX) as u32, |_| ())?;
-    let mut kept = Question::new(kept_name(job));
-    estimate.give(&mut kept)?;
-    Ok(kept)
-}
-
-fn write_kept(job: &JobConfig, kept: &Question) -> Result<(), CliError> {
-    let mut kept = kept.clone();
-    // `keel advise --job` reads the file: the data may go no further than the job's may.
-    kept.privacy = match (job.is_board_only, &job.question) {
-        (true, _) => Privacy::Board,
-        (false, None) => Privacy::Neighbours,
-        (false, Some(_)) => kept.privacy,
-    };
-    let text = question_text(&kept)
-        .map_err(|error| CliError::failure(&job.name, error, "rename the job"))?;
-    replace(&figures_path(job), &text)
-}
-
-/// Updates the time on one rank, and the power if it was measured, from a run.
-fn mend(job: &JobConfig, mut kept: Question, result: &Value) -> Result<(), CliError> {
-    let inputs = result["advice"]["least_energy"]["inputs"].as_array();
-    for given in inputs.into_iter().flatten() {
-        let input = given["input"].as_str().and_then(Input::from_name);
-        let (Some(input), Some(value), Some(by)) =
-            (input, given["value"].as_f64(), given["measured"].as_str())
-        else {
-            continue;
-        };
-        if input == Input::SingleS || POWER.contains(&input) {
-            // A value out of range does not replace the old one.
-            kept.give(input, value, Origin::Measured(by.to_owned()))
-                .ok();
-        }
-    }
-    write_kept(job, &kept)
+    let path = beside(&job.out, "hosts");
+    text_file::write(
+        &path,
+        &hosts_text(&placed.hosts[..count as usize], job.ranks),
+    )?;
+    Ok(Some(path))
 }
 
 /// Returns the list of boards. Each has the ranks of this board, by which the job was placed, or more if the file says
@@ -547,34 +316,11 @@ fn hosts_text(hosts: &[HostEntry], ranks: u32) -> String {
         .collect()
 }
 
-fn read(path: &Path) -> Result<String, CliError> {
-    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
-    let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(FILE_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
-    Ok(text)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), CliError> {
-    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
-    let mut file = File::create(path).map_err(failed)?;
-    file.write_all(text.as_bytes())
-        .and_then(|()| file.sync_all())
-        .map_err(failed)
-}
-
-/// Replaces a file atomically.
-fn replace(path: &Path, text: &str) -> Result<(), CliError> {
-    let new = beside(path, "new");
-    write(&new, text)?;
-    std::fs::rename(&new, path).map_err(|error| CliError::io(path.display(), &error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job_cmd::figures::{kept_name, write_kept};
+    use cluster::advisor::{Input, Minimise, Origin, Question, question_text};
 
     fn readings(input: Option<PathBuf>, key: Option<String>) -> ReadingsArgs {
         ReadingsArgs {
@@ -603,7 +349,7 @@ mod tests {
                         hosts = \"hosts\"\nlink = \"lost.jsonl\"\n";
             std::fs::write(folder.join("hosts"), hosts).expect("a file");
             let config = Config::parse(text, "keel.toml", &folder).expect("valid");
-            Placed::find(&config.job[0], &readings)
+            Placed::find(&config.job[0], &readings, Vec::new())
         };
         let placed = find("b1\n").expect("placed");
         assert_eq!(placed.place, Place::Boards(1));
@@ -644,7 +390,7 @@ mod tests {
                 figures.give(input, value, by).expect("in range");
             }
             write_kept(job, &figures).expect("written");
-            Placed::find(job, &readings).expect("placed")
+            Placed::find(job, &readings, Vec::new()).expect("placed")
         };
         for check in ["", "check = \"always\"\n"] {
             let placed = find(check);
@@ -712,7 +458,8 @@ mod tests {
                 figures.give(input, value, by).expect("in range");
             }
             write_kept(job, &figures).expect("written");
-            Placed::find(job, &readings).expect("placed").json()
+            let placed = Placed::find(job, &readings, Vec::new());
+            placed.expect("placed").json()
         };
         // Here 25 J. There 210 J at the same speed, and 2 J at a hundred times the speed; the bytes take 0.1 J.
         for (machine_speed, better) in [(1.0, Value::Null), (100.0, json!("the data centre"))] {
@@ -726,6 +473,116 @@ mod tests {
             assert_eq!(places, ["one board", "the data centre"], "{placed}");
             assert!(placed["options"][2].is_null(), "{placed}");
         }
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    /// A job of a new folder, whose figures were measured before: this time on one board.
+    fn measured_before(name: &str, more: &str, single_s: f64) -> (PathBuf, Config, ReadingsArgs) {
+        let folder = std::env::temp_dir().join(format!("keel-job-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let input = folder.join("day.csv");
+        let rows: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
+        std::fs::write(&input, format!("value\n{rows}")).expect("a file");
+        let text = format!(
+            "[[job]]\nname = \"a\"\nkernel = \"vibration\"\nkey = \"k\"\nout = \"a.json\"\ncheck = \"never\"\n{more}"
+        );
+        let config = Config::parse(&text, "keel.toml", &folder).expect("valid");
+        let mut figures = Question::new(kept_name(&config.job[0]));
+        for (input, value) in [
+            (Input::SingleS, single_s),
+            (Input::ParallelFraction, 0.999),
+            (Input::ExchangeTimes, 2.0),
+            (Input::ExchangeBytes, 8_000.0),
+            (Input::InputBytes, 16_000.0),
+            (Input::OutputBytes, 1_000.0),
+        ] {
+            let by = Origin::Measured("for the test".to_owned());
+            figures.give(input, value, by).expect("in range");
+        }
+        write_kept(&config.job[0], &figures).expect("written");
+        (folder, config, readings(Some(input), None))
+    }
+
+    #[test]
+    fn the_overhead_of_earlier_runs_counts_against_the_deadline() {
+        let more = "deadline_seconds = 2.0\n";
+        let (folder, config, readings) = measured_before("overhead", more, 0.5);
+        let job = &config.job[0];
+        let find = || {
+            let placed = Placed::find(job, &readings, Vec::new());
+            placed.expect("placed").json()
+        };
+        let first = find();
+        assert!(first["late_probability"].as_f64() < Some(0.01), "{first}");
+        assert!(first["overhead_s"].is_null(), "{first}");
+        overhead::keep(job, 1.9).expect("written");
+        let second = find();
+        assert!(second["late_probability"].as_f64() > Some(0.9), "{second}");
+        assert_eq!(second["overhead_s"], 1.9);
+        overhead::keep(job, 3.9).expect("written");
+        let third = find();
+        let why = third["why"].as_str().expect("a reason");
+        assert!(
+            why.contains("took 2.900 s in earlier runs, of 2 s for all"),
+            "{why}"
+        );
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn an_option_that_was_not_weighed_has_no_figures_in_the_result() {
+        let (folder, config, readings) = measured_before("weighed", "", 0.5);
+        let placed = Placed::find(&config.job[0], &readings, Vec::new());
+        let placed = placed.expect("placed").json();
+        let options = placed["options"].as_array().expect("options");
+        let places: Vec<&Value> = options.iter().map(|option| &option["place"]).collect();
+        assert_eq!(places, ["one board"], "{placed}");
+        assert!(options[0]["time_s"].as_f64() > Some(0.0), "{placed}");
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn the_reason_of_a_place_is_what_the_question_minimises() {
+        let more = "question = \"site.json\"\n";
+        let (folder, config, readings) = measured_before("minimise", more, 0.5);
+        for (minimise, words) in [
+            (Minimise::Energy, "least energy of the options"),
+            (Minimise::Time, "least time of the options"),
+        ] {
+            let mut site = Question::new("site");
+            site.minimise = minimise;
+            let site = question_text(&site).expect("a text");
+            std::fs::write(folder.join("site.json"), site).expect("a file");
+            let placed = Placed::find(&config.job[0], &readings, Vec::new());
+            let placed = placed.expect("placed").json();
+            let why = placed["why"].as_str().expect("a reason");
+            assert!(why.starts_with(words), "{placed}");
+        }
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn a_job_falls_back_to_the_boards_that_are_left_and_names_the_others() {
+        let more = "hosts = \"hosts\"\ndeadline_seconds = 6.0\n";
+        let (folder, config, readings) = measured_before("missing", more, 10.0);
+        std::fs::write(folder.join("hosts"), "b1\nb2\n").expect("a file");
+        let find = |missing: Vec<(String, String)>| {
+            let placed = Placed::find(&config.job[0], &readings, missing);
+            placed.expect("placed").json()
+        };
+        assert_eq!(find(Vec::new())["place"], "2 boards");
+        let missing = (
+            "b2".to_owned(),
+            "cannot be reached: no route to host".to_owned(),
+        );
+        let placed = find(vec![missing]);
+        assert_eq!(placed["place"], "one board", "{placed}");
+        assert_eq!(placed["boards_missing"][0]["board"], "b2", "{placed}");
+        let why = placed["why"].as_str().expect("a reason");
+        assert!(
+            why.contains("; without b2, which cannot be reached: no route"),
+            "{why}"
+        );
         std::fs::remove_dir_all(&folder).expect("the folder");
     }
 

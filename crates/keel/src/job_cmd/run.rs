@@ -68,7 +68,7 @@ pub(crate) struct RunArgs {
     pub(crate) readings: ReadingsArgs,
     #[command(flatten)]
     pub(crate) settings: KernelArgs,
-    /// If a board is lost, run again on the other boards, as often as needed
+    /// Leave out boards that cannot be reached; if a board is lost, run again on the others, as often as needed
     #[arg(long)]
     pub(crate) retry: bool,
     /// New file for the complete result, as CSV
@@ -245,27 +245,32 @@ pub(super) fn run_with<T>(
     let (readings, left_out) = input::read(&arguments.readings)?;
     let times = readings.times_s.clone();
     let settings = arguments.settings.checked(arguments.kernel)?;
-    let order = Order::new(settings, readings).map_err(|error| {
-        CliError::failure(
-            &name,
-            error,
-            "see `keel cluster run --help` for what a job takes",
-        )
-    })?;
+    let help = "see `keel cluster run --help` for what a job takes";
+    let order = input::order(&name, settings, (readings, &left_out), help)?;
     let order = Arc::new(order);
+    let mut lost: Vec<(String, String)> = Vec::new();
     let mut place = match arguments.boards() {
         Some(boards) => {
-            let boards = Boards::find(&boards)?;
-            boards.reach()?;
+            let mut boards = Boards::find(&boards)?;
+            if arguments.retry {
+                let missing = boards.leave_out_missing()?;
+                lost.extend(missing.into_iter().map(|board| (board.name, board.how)));
+            } else {
+                boards.reach()?;
+            }
             Place::Boards(Box::new(boards))
         }
         None => Place::Local((0..arguments.local.unwrap_or(1) as usize).collect()),
     };
-    let mut table = arguments.out.as_deref().map(Table::create).transpose()?;
+    let table = arguments.out.as_deref();
+    let table = table.map(|path| Table::create(path, Arc::clone(&order)));
+    let mut table = table.transpose()?;
     signals::catch_stop();
     let begun = Instant::now();
     let deadline = begun + Duration::from_secs(arguments.seconds_max);
-    let mut lost: Vec<(String, String)> = Vec::new();
+    for (name, how) in &lost {
+        eprintln!("keel: {name}: {how}; running without it");
+    }
     let mut is_published = false;
     let state = loop {
         let mut whole = |state: &State| {
@@ -567,15 +572,21 @@ fn judge(
 struct Table {
     writer: BufWriter<File>,
     path: std::path::PathBuf,
+    /// The job, whose readings have the times of the rows.
+    order: Arc<Order>,
+    /// Whether each line gets the time of the row with which it begins.
+    has_times: bool,
     rows: usize,
     is_finished: bool,
 }
 
 impl Table {
-    fn create(path: &Path) -> Result<Self, CliError> {
+    fn create(path: &Path, order: Arc<Order>) -> Result<Self, CliError> {
         Ok(Self {
             writer: BufWriter::new(new_file(path)?),
             path: path.to_path_buf(),
+            order,
+            has_times: false,
             rows: 0,
             is_finished: false,
         })
@@ -602,8 +613,28 @@ impl Table {
             return Err(self.incomplete(at + 1));
         }
         self.rows += 1;
-        let done = writeln!(self.writer, "{text}");
+        let time = self.time(at, text);
+        let done = writeln!(self.writer, "{text}{time}");
         done.map_err(|error| self.failed(&error))
+    }
+
+    /// Returns the last field of a line: the time of its row, if lines are of rows that have times.
+    fn time(&mut self, at: usize, text: &str) -> String {
+        let times_s = &self.order.readings.times_s;
+        let (first, _) = text.split_once(',').unwrap_or((text, ""));
+        if at == 0 {
+            self.has_times = first == "row" && !times_s.is_empty();
+            return if self.has_times {
+                ",time_s".to_owned()
+            } else {
+                String::new()
+            };
+        }
+        if !self.has_times {
+            return String::new();
+        }
+        let time_s = first.parse::<usize>().ok().and_then(|row| times_s.get(row));
+        time_s.map_or(",".to_owned(), |time_s| format!(",{time_s}"))
     }
 
     /// Checks that all lines have arrived.
@@ -636,5 +667,46 @@ impl Drop for Table {
         if !self.is_finished {
             std::fs::remove_file(&self.path).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::temporary::Folder;
+    use cluster::jobs::{Readings, Settings};
+
+    fn written(head: &str, times_s: Vec<f64>) -> String {
+        let readings = Readings {
+            names: vec!["value".to_owned()],
+            columns: vec![(0..8).map(f64::from).collect()],
+            times_s,
+            ..Readings::default()
+        };
+        let settings = Settings::Vibration { window: 4, step: 4 };
+        let order = Order::new(settings, readings).expect("an order");
+        let folder = Folder::create("table").expect("a folder");
+        let path = folder.path().join("features.csv");
+        let mut table = Table::create(&path, Arc::new(order)).expect("a file");
+        table.line(0, head).expect("written");
+        table.line(1, "4,0.5").expect("written");
+        table.finish().expect("written");
+        std::fs::read_to_string(&path).expect("a table")
+    }
+
+    #[test]
+    fn a_line_of_a_row_ends_with_its_time() {
+        let times_s = vec![10.0, 10.5, 11.0, 11.5, 12.25, 12.5, 13.0, 13.5];
+        let table = written("row,value mean", times_s.clone());
+        assert_eq!(table, "row,value mean,time_s\n4,0.5,12.25\n");
+        // A cluster has no row, and some readings have no times.
+        assert_eq!(
+            written("cluster,windows", times_s),
+            "cluster,windows\n4,0.5\n"
+        );
+        assert_eq!(
+            written("row,value mean", Vec::new()),
+            "row,value mean\n4,0.5\n"
+        );
     }
 }

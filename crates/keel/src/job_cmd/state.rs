@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ends_without_a_word_is_to_blame_whatever_the_others_say() {
+    fn a_rank_that_ends_silently_is_to_blame_against_the_reports_of_others() {
         let now = Instant::now();
         let mut state = State::new(3, now);
         state.hear(
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn after_silence_of_all_the_others_have_time_to_speak_when_the_first_one_does() {
+    fn ranks_have_time_to_report_after_the_first_report_behind_a_silence() {
         let ms = Duration::from_millis;
         for (settle, first_ms) in [
             (SETTLE_LAUNCHER, 3_000),
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_blames_one_that_there_is_not_blames_nobody() {
+    fn a_failure_that_blames_a_rank_that_does_not_exist_is_unknown() {
         let now = Instant::now();
         let mut state = State::new(2, now);
         state.hear(failed(0, Some(99), "has ended"), now);

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_says_what_it_is() {
+    fn a_folder_is_known_by_its_file_system() {
         let ground = Ground::of(Path::new("/proc/region")).unwrap();
         assert_eq!(ground.backing, Backing::File);
         assert_eq!(ground.point(), Path::new("/proc"));

@@ -121,7 +121,7 @@ pub(super) fn make(
         return Err(CliError::failure(
             region.display(),
             "exists already",
-            "choose another path, or remove it first if nobody uses it",
+            "choose another path, or remove it first if no program uses it",
         ));
     }
     let ground = Ground::of(region)?;

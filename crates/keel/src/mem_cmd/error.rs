@@ -23,7 +23,7 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
             match source.raw_os_error() {
                 Some(libc::ENOENT) => "check the path; `keel mem create` makes a region",
                 Some(libc::EACCES | libc::EPERM) => {
-                    "check the permissions, or run as a user who may"
+                    "check the permissions, or run as a user with access"
                 }
                 Some(libc::ENOSPC | libc::ENOMEM) => {
                     "another program was faster: free some memory, then try again"
@@ -66,7 +66,7 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
         Error::ReadOnly => CliError::failure(
             shown,
             error,
-            "run as a user who may write to the region's file",
+            "run as a user with write access to the region's file",
         ),
         other => CliError::failure(shown, other, ""),
     }

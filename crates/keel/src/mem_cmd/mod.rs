@@ -45,8 +45,8 @@ pub(crate) use text::{hex, mode_text, shown};
     keel mem run /dev/hugepages/plant --at /keel -- sh -c 'date > /keel/now; cat /keel/now'\n  \
     keel mem mount /dev/hugepages/plant /mnt/plant\n  \
     keel mem ls /dev/hugepages/plant -l\n\n\
-    REGION is a file on hugetlbfs (fastest), tmpfs or, slower, any file system. Any user who may write to that file\n\
-    may do anything to the region: share a region only between programs that trust each other. docs/mem.md says\n\
+    REGION is a file on hugetlbfs (fastest), tmpfs or, slower, any file system. Any user with write access to that\n\
+    file may do anything to the region: share a region only between programs that trust each other. docs/mem.md says\n\
     more.")]
 pub(crate) struct MemArgs {
     #[command(subcommand)]

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &MountArgs) -> Result<u8, CliError> {
             CliError::failure(
                 region.display(),
                 "may be read, but not written",
-                "mount it with --read-only, or run as a user who may write to it",
+                "mount it with --read-only, or run as a user with write access",
             )
         }
         _ => region_error(region, &error),

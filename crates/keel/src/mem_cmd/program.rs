@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_what_its_interpreter_is() {
+    fn a_script_is_judged_by_its_interpreter() {
         assert_eq!(
             judged(b"#!/bin/sh\n", 0o755),
             unserved(Path::new("/bin/sh"))

@@ -36,8 +36,8 @@ fn empty_of(size: u64) -> RegionOptions {
 #[command(after_help = "Examples:\n  \
     keel mem restore /dev/hugepages/plant plant.img\n  \
     keel mem restore /dev/hugepages/plant plant.img --size 1G    at boot\n\n\
-    Unreadable data costs only its own content. With --size there is a region afterwards, whatever happened to\n\
-    the checkpoint; the command reports what was restored and what was not. Exit status 3: there is a region,\n\
+    Unreadable data costs only its own content. With --size there is a region afterwards, also if the\n\
+    checkpoint is lost; the command reports what was restored and what was not. Exit status 3: there is a region,\n\
     but a part of its content is missing. The region gets the size of the saved one. For another size, first\n\
     create it with `keel mem create`, and restore into it while it is empty.")]
 pub(crate) struct RestoreArgs {

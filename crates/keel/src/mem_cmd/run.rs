@@ -559,7 +559,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_the_library_is_told_what_works_there() {
+    fn a_machine_without_the_library_is_told_to_mount() {
         assert!(exists_for("x86_64").is_ok() && exists_for("aarch64").is_ok());
         let told = exists_for("arm").expect_err("none for armhf").to_string();
         assert_eq!(

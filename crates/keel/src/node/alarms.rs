@@ -47,6 +47,9 @@ impl Alarms {
     /// Begins to watch. The caller must call this before the node takes readings.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
         let told = config.urgent.room_options(clock);
+        for broker in &told.options.brokers {
+            log::of_client(broker.tls.as_ref());
+        }
         let alarms = config.urgent.alarms.iter().map(|alarm| AlarmFigures {
             name: alarm.options.name.clone(),
             pattern: alarm.pattern.clone(),
@@ -150,8 +153,14 @@ impl Running {
             .map(|alarm| alarm.command.waiting)
             .sum();
         if messages + runs > 0 {
+            let of = |count: u64, one: &str, many: &str| {
+                let noun = if count == 1 { one } else { many };
+                format!("{count} {noun}")
+            };
             let text = format!(
-                "{messages} messages to brokers and {runs} runs of commands were not delivered"
+                "{} to brokers and {} of commands were not delivered",
+                of(messages, "message", "messages"),
+                of(runs, "run", "runs")
             );
             log::event("stopping", text);
         }

@@ -2,6 +2,7 @@
 
 use super::lifetime::{Lifetime, TOTALS_BYTES_MAX};
 use super::log;
+use super::reasons::Reasons;
 use super::state::Node;
 use crate::status::{EdgeNodeFigures, FlashFigures, NodeFigures, Reason, Report};
 use base::block::CountsNow;
@@ -193,8 +194,9 @@ pub(crate) async fn sample(node: &Node) {
     let mut ticks = tokio::time::interval_at(first, SAMPLE_PERIOD);
     let mut said: Vec<String> = Vec::new();
     let mut is_failing = false;
+    let mut reasons = Reasons::default();
     loop {
-        ticks.tick().await;
+        let now = ticks.tick().await.saturating_duration_since(first);
         let report = report(node);
         node.notify.status(&report);
         if report.figures.log.checkpoint_failing != is_failing {
@@ -229,6 +231,9 @@ pub(crate) async fn sample(node: &Node) {
                 log::event("reason", format!("{}: {}", reason.code, reason.text));
             }
             said = codes.into_iter().map(str::to_owned).collect();
+        }
+        for (word, line) in reasons.changed(&report.figures, now) {
+            log::event(word, line);
         }
     }
 }

@@ -122,7 +122,7 @@ impl Http {
         if let Some(tls) = &config.tls {
             match tls::Server::open(tls.clone(), clock, |line| log::event("http", line)) {
                 Ok(server) => options.tls = Some(Arc::new(server)),
-                Err(error) => return unusable(format!("http: {error}")),
+                Err(error) => return unusable(error.to_string()),
             }
         }
         let remedy = "correct [http] of the configuration";

@@ -4,7 +4,7 @@
 use crate::config::StoreConfig;
 use crate::error::CliError;
 use crate::flash_cmd::{device_error, store_error};
-use crate::persistence;
+use crate::persistence::{self, is_device};
 use crate::progress::Progress;
 use crate::write_cache::WriteCache;
 use base::block::{BlockDevice, CountedDevice, Counts, DeviceError, FileDevice, FileDeviceOptions};
@@ -213,14 +213,18 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// A file beside the image with the process id of the node that holds it. The lock on the image decides which node
-/// holds it; this file is only informative.
+/// holds it; this file is only informative. A device has none beside it: the user of a node could not remove it from
+/// `/dev`.
 #[derive(Debug)]
 pub(crate) struct Holder {
-    path: PathBuf,
+    path: Option<PathBuf>,
 }
 
 impl Holder {
     fn announce(image: &Path) -> Self {
+        if is_device(image) {
+            return Self { path: None };
+        }
         let path = with_suffix(image, ".lock");
         // Create a new file: an existing one may be a link to another file, or a pipe without a reader.
         std::fs::remove_file(&path).ok();
@@ -233,7 +237,7 @@ impl Holder {
             // A second node is refused in any case, only with a less detailed message.
             std::fs::remove_file(&path).ok();
         }
-        Self { path }
+        Self { path: Some(path) }
     }
 
     /// Returns the process id of the node that holds the image, if the file names a live process.
@@ -249,6 +253,21 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        std::fs::remove_file(&self.path).ok();
+        if let Some(path) = &self.path {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_no_stale_lock_beside_it() {
+        let image = Path::new("/dev/keel-of-a-test");
+        let holder = Holder::announce(image);
+        assert_eq!(holder.path, None);
+        assert!(!with_suffix(image, ".lock").exists());
     }
 }

@@ -367,6 +367,8 @@ impl Running {
             self.failed = Some(error.to_owned());
         }
         self.is_done |= said["done"].is_object();
+        // Lost in the middle of the run.
+        figures.boards_missing.extend(boards(&said["done"]["lost"]));
         if said["published"] == true {
             self.published = Some(Instant::now());
         }
@@ -401,10 +403,20 @@ impl Running {
                 ),
             );
         }
+        figures.boards_missing = boards(&placed["boards_missing"]).collect();
         figures.place = Some(place.to_owned());
         figures.why = Some(why.to_owned());
         figures.assumed = assumed.into_iter().map(str::to_owned).collect();
     }
+}
+
+/// Returns the boards of such a list, with the reasons.
+fn boards(list: &Value) -> impl Iterator<Item = String> {
+    let boards = list.as_array().into_iter().flatten();
+    boards.filter_map(|board| {
+        let (name, how) = (board["board"].as_str()?, board["how"].as_str()?);
+        Some(format!("{name} ({how})"))
+    })
 }
 
 impl Running {

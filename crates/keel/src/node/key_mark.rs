@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_mark_is_noticed_and_a_later_one_is_told() {
+    fn a_damaged_mark_is_noticed_and_a_later_one_is_named() {
         for bit in 0..GOLDEN.len() * 8 {
             let mut bytes = GOLDEN.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);

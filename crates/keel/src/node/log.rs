@@ -84,6 +84,13 @@ pub(crate) fn event(word: &str, text: impl fmt::Display) {
     }
 }
 
+/// From now on the warnings of a client with TLS are events, as those of a configuration are.
+pub(crate) fn of_client(client: Option<&tls::Client>) {
+    if let Some(client) = client {
+        client.say_with(|line| event("warning", line));
+    }
+}
+
 /// Waits until all events are written, at most [`FINISH`].
 pub(crate) fn finish() {
     if let Some(sender) = SENDER.get().and_then(Option::as_ref) {

@@ -12,7 +12,8 @@
 //! request to its answer, `answer.rs` the frames of answers, `get.rs` latest values, `puts.rs` puts, `watch.rs` and
 //! `changes.rs` changes, `history.rs` range reads, `backup.rs` backups, `owners.rs` keys for other series,
 //! `maintenance.rs` the maintenance thread, `lifetime.rs` totals that outlive a run, `figures.rs` the figures of the
-//! status, `notify.rs` messages to the service manager, `watchdog.rs` its watchdog, `upstreams.rs` forwarding,
+//! status, `reasons.rs` why upstreams and brokers are lost, for the log, `notify.rs` messages to the service manager,
+//! `watchdog.rs` its watchdog, `upstreams.rs` forwarding,
 //! `alarms.rs` alarms and actuators, `raised.rs` raised alarms kept over a start, `http.rs` what the HTTP side
 //! receives, `writes.rs` lines that HTTP clients write, `region.rs` the region in which other processes read values,
 //! `qos/` quality of service, `key_form.rs` what `{tags}` stands for in the store, `key_mark.rs` its mark there,
@@ -49,6 +50,7 @@ mod programs;
 mod puts;
 mod qos;
 mod raised;
+mod reasons;
 pub(crate) mod region;
 mod reload;
 mod server;
@@ -107,15 +109,17 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     config.store.is_volatile = is_volatile;
     config.refuse_no_room()?;
     let successor = Successor::prepare(&config)?;
-    let plan = plan_of(&config, successor.as_ref())?;
+    let user = config.node.user.clone();
+    let told = of_user(user.as_deref());
+    let plan = plan_of(&config, successor.as_ref()).map_err(told)?;
     // Threads inherit the rules of files, so this comes before the first one: even the log has a thread.
     confinement::confine_files(&config, path)?;
     say_warnings(&config);
     let notify = Notify::from_environment();
     notify.starting();
     let image_path = config.store.image.clone();
-    let opened = runtime.block_on(start::open(&config, successor.as_ref(), &mut signals))?;
-    let Some((opened, is_reload_due)) = opened else {
+    let opened = runtime.block_on(start::open(&config, successor.as_ref(), &mut signals));
+    let Some((opened, is_reload_due)) = opened.map_err(told)? else {
         log::event("stopped", "before anything was taken");
         return Ok(0);
     };
@@ -133,7 +137,8 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
         notify,
     };
     let local = LocalSet::new();
-    let (holder, attendants) = local.block_on(&runtime, start.run(opened, &mut signals))?;
+    let run = local.block_on(&runtime, start.run(opened, &mut signals));
+    let (holder, attendants) = run.map_err(told)?;
     runtime.shutdown_timeout(Duration::from_millis(200));
     // Remove the holder file while the image is still locked: afterwards it may belong to another node.
     drop(holder);
@@ -156,6 +161,14 @@ fn plan_of(config: &Config, successor: Option<&Successor>) -> Result<Plan, CliEr
     };
     successor.open_files()?;
     Plan::of(config).map_err(|error| error.with_remedy(successor.remedy_for_files()))
+}
+
+/// Returns what names the user in an error about a permission: files are opened as that user.
+fn of_user(user: Option<&str>) -> impl Fn(CliError) -> CliError + Copy {
+    move |error| match user {
+        Some(user) => error.for_user(user),
+        None => error,
+    }
 }
 
 /// Returns the runtime of the main thread.

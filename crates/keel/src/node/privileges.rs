@@ -4,11 +4,11 @@
 //! a folder of the user, a link could lead root to any file of the machine. Before the first input is read, all threads
 //! give up root for good. The group changes at the very start.
 
-use super::confinement::is_device;
 use super::log;
 use super::sources::Plan;
 use crate::config::Config;
 use crate::error::CliError;
+use crate::persistence::is_device;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -39,6 +39,9 @@ const THREADS: &str = "/proc/self/task";
 
 /// The rights of the main thread.
 const STATUS: &str = "/proc/self/status";
+
+/// The lines of a thread's status without which its rights are unknown.
+const SHOWN: [&str; 4] = ["Uid", "Gid", "CapPrm", "CapEff"];
 
 /// The user and the group with every right.
 const ROOT: u32 = 0;
@@ -205,8 +208,15 @@ fn has_ended(error: &io::Error) -> bool {
 }
 
 /// Returns the first line of a thread's status that shows another user, another group, the group of root, or a right
-/// of root.
+/// of root. A status that does not show them at all is told as well.
 fn left_of_root(status: &str, uid: Uid, gid: Gid) -> Option<&str> {
+    let has = |name: &str| {
+        let mut names = status.lines().filter_map(|line| line.split_once(':'));
+        names.any(|(found, _)| found == name)
+    };
+    if !SHOWN.into_iter().all(has) {
+        return Some("its status does not show them");
+    }
     let (uid, gid) = (uid.to_string(), gid.to_string());
     let mut lines = status.lines();
     lines.find(|line| {
@@ -239,6 +249,12 @@ mod tests {
         let (uid, gid) = (Uid::from_raw(990), Gid::from_raw(980));
         let left = |status: &str| left_of_root(status, uid, gid).map(str::to_owned);
         assert_eq!(left(STATUS), None);
+        // A status that shows nothing proves nothing.
+        for status in ["", "Name:\tkeel\n"] {
+            assert_eq!(left(status).unwrap(), "its status does not show them");
+        }
+        let silent = STATUS.replace("CapEff:", "Other:");
+        assert!(left(&silent).is_some());
         let saved = STATUS.replace("\t990\nGid", "\t0\nGid");
         assert_eq!(left(&saved).unwrap(), "Uid:\t990\t990\t990\t0");
         let group = STATUS.replace("\t980\nGroups", "\t0\nGroups");

@@ -3,7 +3,7 @@
 use super::key_form::KeyForm;
 use super::sources::{Plan, Sources};
 use super::state::Node;
-use super::{log, settings};
+use super::{confinement, log, settings};
 use crate::config::{self, Config};
 use crate::error::CliError;
 use std::path::Path;
@@ -18,7 +18,12 @@ pub(crate) fn reload(path: &Path, node: &Node, sources: &mut Sources) {
         Ok(new) => new,
         Err(error) => return refused(error),
     };
-    let changes = config::reload(&node.config.borrow(), &new);
+    let mut changes = config::reload(&node.config.borrow(), &new);
+    changes.keep_unlisted(&node.config.borrow(), confinement::permits);
+    // What the listener could not use at the start may be right now.
+    if node.figures.http_unusable.is_some() && changes.effective.http.is_some() {
+        changes.needs("http");
+    }
     if let Err(error) = changes.effective.refuse_conflicts() {
         return refused(error);
     }
@@ -50,13 +55,6 @@ pub(crate) fn reload(path: &Path, node: &Node, sources: &mut Sources) {
     node.pending_restart
         .borrow_mut()
         .clone_from(&changes.needs_restart);
-    let list = |names: &[&str]| {
-        if names.is_empty() {
-            "nothing".to_owned()
-        } else {
-            names.join(", ")
-        }
-    };
     log::event(
         "reload",
         format!(
@@ -65,6 +63,15 @@ pub(crate) fn reload(path: &Path, node: &Node, sources: &mut Sources) {
             list(&changes.needs_restart)
         ),
     );
+}
+
+/// Returns names as a list in a sentence.
+fn list(names: &[&str]) -> String {
+    if names.is_empty() {
+        "nothing".to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 /// Logs settings of the configuration that are allowed but may surprise.

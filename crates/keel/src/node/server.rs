@@ -307,7 +307,7 @@ mod tests {
     use std::os::unix::net::UnixListener as StdListener;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn only_a_socket_that_nobody_serves_is_replaced() {
+    async fn only_a_socket_without_a_server_is_replaced() {
         let dir = std::env::temp_dir().join(format!("keel-server-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("keel.sock");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_is_who_may_stop_the_node() {
+    fn an_operator_is_root_or_the_user_of_the_node() {
         // SAFETY: a plain system call, which cannot fail.
         let own = unsafe { libc::geteuid() };
         assert!(may_operate(0) && may_operate(own));

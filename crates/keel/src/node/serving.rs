@@ -116,9 +116,7 @@ impl Start<'_> {
             key_form,
             ..
         } = opened;
-        if let Some(successor) = &successor {
-            successor.open_files()?;
-        }
+        // This thread has opened files as the successor since the plan of the sources was made.
         let socket = server::bind(&config.node.socket).await?;
         let durable = DurableWatch::start(Arc::clone(&target))
             .map_err(|error| CliError::io("node", &error))?;

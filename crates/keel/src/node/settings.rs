@@ -1,5 +1,6 @@
 //! Converts the configuration to the options of the rooms.
 
+use super::log;
 use crate::config::{Config, KeyConfig, MqttConfig, MqttVersion, SubscribeConfig, VALIDITY_MS};
 use crate::error::CliError;
 use base::clock::Clock;
@@ -187,10 +188,11 @@ pub(crate) fn mqtt(config: &MqttConfig, clock: &Arc<dyn Clock>) -> Result<MqttOp
             MqttVersion::V3_1_1 => Version::V311,
             MqttVersion::V5 => Version::V5,
         },
-        tls: config
-            .tls
-            .clone()
-            .map(|tls| tls::Client::new(tls, Arc::clone(clock))),
+        tls: config.tls.clone().map(|tls| {
+            let client = tls::Client::new(tls, Arc::clone(clock));
+            log::of_client(Some(&client));
+            client
+        }),
         username: config.username.clone(),
         password: config.password()?,
         keep_alive_seconds: config.keep_alive_seconds,

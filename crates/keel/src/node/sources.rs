@@ -252,7 +252,7 @@ async fn say_link(state: &MqttState, address: &str) {
         }
         if !is_up && error.is_some() && error != error_said {
             let text = error.as_deref().unwrap_or_default();
-            log::event("mqtt", format!("{address}: {text}"));
+            log::event("mqtt", with_address(address, text));
             error_said.clone_from(&error);
         }
         if is_up {
@@ -262,9 +262,28 @@ async fn say_link(state: &MqttState, address: &str) {
     }
 }
 
+/// Returns a reason with the address that it is about, once.
+fn with_address(address: &str, why: &str) -> String {
+    let has_it = why
+        .strip_prefix(address)
+        .is_some_and(|rest| rest.starts_with(": "));
+    match has_it {
+        true => why.to_owned(),
+        false => format!("{address}: {why}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_that_begins_with_the_address_has_it_once() {
+        let of = |why: &str| with_address("h:1883", why);
+        assert_eq!(of("h:1883: cannot connect"), "h:1883: cannot connect");
+        assert_eq!(of("the broker is gone"), "h:1883: the broker is gone");
+        assert_eq!(of("h:18830: no"), "h:1883: h:18830: no");
+    }
 
     #[tokio::test]
     async fn a_source_that_ends_by_itself_is_kept_with_its_reason() {

@@ -20,8 +20,13 @@ impl Upstreams {
     /// Finds or creates the cursors.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
         let upstreams = config.upstream.iter();
-        let upstreams = upstreams.map(|upstream| upstream.to_options(clock));
-        let (prepared, failed) = Prepared::new(Arc::clone(db), clock, upstreams.collect());
+        let upstreams: Vec<_> = upstreams
+            .map(|upstream| upstream.to_options(clock))
+            .collect();
+        for upstream in &upstreams {
+            log::of_client(upstream.tls.as_ref());
+        }
+        let (prepared, failed) = Prepared::new(Arc::clone(db), clock, upstreams);
         let failed = failed.into_iter();
         let unusable: Vec<_> = failed
             .map(|(name, error)| (name, error.to_string()))

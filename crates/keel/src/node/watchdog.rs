@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn data_flow_while_rounds_end_or_nothing_waits() {
+    fn data_count_as_flowing_while_rounds_end_or_no_work_waits() {
         let mut flow = Flow::default();
         let start = Instant::now();
         let mut at = |tick: u32, pulse: &Pulse| flow.goes_on(pulse, start + TICK * tick, TICK * 3);

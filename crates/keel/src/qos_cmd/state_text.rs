@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chosen_mode_says_what_it_drives_and_from_when_on() {
+    fn a_chosen_mode_names_its_driven_inputs_and_their_start() {
         let mut state = QosState {
             actuator: "cpufreq".to_owned(),
             sampling_period_ms: 1_000,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_new_stores_do_not_have_is_said_and_degrades_nothing() {
+    fn a_form_that_new_stores_do_not_have_is_reported_without_degradation() {
         let mut figures = well();
         let line = "key = \"{measurement}/{values}/{field}\"";
         figures

@@ -1,6 +1,7 @@
 //! Judges whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here can only
 //! make the state worse.
 
+use super::text::{because, readings_wait};
 use super::{Judgement, NO_ROOM, NodeFigures, Reason, RefusalReason, State, UpstreamFigures};
 use crate::progress::bytes_text;
 
@@ -21,6 +22,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "job_failing",
         "the last run of a job of the configuration failed; readings are not touched by it",
+    ),
+    (
+        "job_boards_missing",
+        "the last run of a job was without boards that it may use: they cannot be reached, or were lost",
     ),
     (
         "task_leftover",
@@ -293,17 +298,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     keys(figures, &mut add);
     listeners(figures, &mut add);
     region(figures, &mut add);
-    for job in figures.jobs.iter().filter(|job| job.failing) {
-        let why = job.last_error.as_deref().unwrap_or("it is not known why");
-        let (failed, runs) = (job.failed, job.runs);
-        add(
-            "job_failing",
-            format!(
-                "the last run of job {} failed, as {failed} of {runs} did: {why}",
-                job.name
-            ),
-        );
-    }
+    super::jobs::judge(&figures.jobs, &mut add);
     if let Some(text) = &figures.task_leftover {
         add("task_leftover", text.clone());
     }
@@ -521,10 +516,7 @@ fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
 fn mqtt(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     let Some(mqtt) = &figures.mqtt else { return };
     if !mqtt.connected {
-        let why = match &mqtt.last_error {
-            Some(error) => format!(" ({error})"),
-            None => String::new(),
-        };
+        let why = because(mqtt.last_error.as_deref(), &mqtt.address);
         add(
             "mqtt_disconnected",
             format!(
@@ -635,9 +627,10 @@ fn room_remedy(figures: &NodeFigures) -> String {
             if one.backlog_readings > 0 && figures.history.bytes > figures.history.bytes_max =>
         {
             format!(
-                "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, \
-                 set hold = false there, or take a larger store",
-                one.backlog_readings, one.name
+                "{} for upstream {}, which holds them; mend that, lower store.backlog_mebibytes_max, set hold = false \
+                 there, or take a larger store",
+                readings_wait(one.backlog_readings),
+                one.name
             )
         }
         _ => "keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
@@ -665,15 +658,12 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             continue;
         }
         if !(one.connected || one.is_new()) {
-            let why = match &one.last_error {
-                Some(error) => format!(" ({error})"),
-                None => String::new(),
-            };
-            let waiting = one.backlog_readings;
+            let why = because(one.last_error.as_deref(), &one.address);
+            let waiting = readings_wait(one.backlog_readings);
             add(
                 "upstream_disconnected",
                 format!(
-                    "{name} at {} takes nothing{why}: {waiting} readings wait in the history",
+                    "{name} at {} takes nothing{why}: {waiting} in the history",
                     one.address
                 ),
             );
@@ -681,7 +671,7 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
         let waited_ms = one.backlog_age_ms.unwrap_or(0).max(one.unmoved_ms);
         let limit_ms = UPSTREAM_BEHIND_MS.saturating_add(one.linger_ms.saturating_mul(2));
         if one.connected && one.backlog_readings > 0 && waited_ms > limit_ms {
-            let (waiting, seconds) = (one.backlog_readings, waited_ms / 1000);
+            let (waiting, seconds) = (readings_wait(one.backlog_readings), waited_ms / 1000);
             let why = match one.unmoved_ms > limit_ms {
                 true => format!("has taken none of them for {} s", one.unmoved_ms / 1000),
                 false => "takes them".to_owned(),
@@ -689,7 +679,7 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             add(
                 "upstream_behind",
                 format!(
-                    "{name} at {} is behind: {waiting} readings wait, the oldest for {seconds} s; it {why}",
+                    "{name} at {} is behind: {waiting}, the oldest for {seconds} s; it {why}",
                     one.address
                 ),
             );

@@ -4,6 +4,7 @@
 //! and end with their unit; unknown values are null. `docs/operate.md` explains the codes of the reasons.
 
 mod intake;
+mod jobs;
 mod judge;
 mod modbus;
 mod programs;
@@ -324,6 +325,8 @@ pub(crate) struct JobFigures {
     /// Whether the last run failed, and why the latest failed run failed; the latter is never cleared.
     pub(crate) failing: bool,
     pub(crate) last_error: Option<String>,
+    /// Boards that the last run was without, with the reasons.
+    pub(crate) boards_missing: Vec<String>,
 }
 
 /// A power sensor of the board.

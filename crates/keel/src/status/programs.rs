@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_a_mount_says_what_is_wrong() {
+    fn the_line_of_a_mount_names_its_faults() {
         let line = MountFigures::streaming(Some(0)).line();
         assert!(line.contains("WITHOUT ITS SERVER"), "{line}");
         let mut mount = MountFigures::streaming(Some(1));

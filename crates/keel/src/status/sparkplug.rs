@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_is_wrong() {
+    fn the_line_of_an_edge_node_names_its_faults() {
         let mut node = found("plant/line1", EdgeNodeState::Alive);
         let line = |node: &Found| EdgeNodeFigures::of(node).line();
         assert_eq!(line(&node), "plant/line1 alive: 2 devices, 1,200 metrics");

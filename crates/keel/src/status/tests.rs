@@ -469,7 +469,7 @@ fn each_reason_shows_in_the_report() {
 }
 
 #[test]
-fn why_a_checkpoint_failed_and_what_helps_is_said() {
+fn a_failed_checkpoint_is_reported_with_reason_and_remedy() {
     let said = |why: &str| {
         let mut figures = well();
         figures.log.checkpoint_failing = true;
@@ -660,7 +660,7 @@ fn data_that_a_power_cut_would_take_are_shown() {
 }
 
 #[test]
-fn a_failed_log_is_a_failed_node_whatever_else_is_so() {
+fn a_failed_log_is_a_failed_node_beside_other_reasons() {
     for failure in ["device", "full", "closed"] {
         let (state, reasons) = codes(|f| {
             f.log.failed = Some(failure.to_owned());

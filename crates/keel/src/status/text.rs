@@ -499,6 +499,25 @@ pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
+/// Returns a reason in brackets, for a place behind its address, which it does not repeat; nothing if there is none.
+pub(super) fn because(why: Option<&str>, address: &str) -> String {
+    let Some(why) = why else {
+        return String::new();
+    };
+    let rest = why
+        .strip_prefix(address)
+        .and_then(|rest| rest.strip_prefix(": "));
+    format!(" ({})", rest.unwrap_or(why))
+}
+
+/// Returns that this many readings wait.
+pub(super) fn readings_wait(count: u64) -> String {
+    match count {
+        1 => "1 reading waits".to_owned(),
+        count => format!("{count} readings wait"),
+    }
+}
+
 /// Returns a number with separated thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -561,6 +580,21 @@ pub(crate) fn span(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_behind_an_address_does_not_repeat_it() {
+        let of = |why| because(why, "h:1883");
+        assert_eq!(of(Some("h:1883: cannot connect")), " (cannot connect)");
+        assert_eq!(of(Some("h:18830: no")), " (h:18830: no)");
+        assert_eq!(of(None), "");
+    }
+
+    #[test]
+    fn one_reading_that_waits_is_not_several() {
+        assert_eq!(readings_wait(1), "1 reading waits");
+        assert_eq!(readings_wait(0), "0 readings wait");
+        assert_eq!(readings_wait(1_000), "1000 readings wait");
+    }
 
     #[test]
     fn numbers_are_rounded_and_grouped() {

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_totals_are_refused_and_others_are_told() {
+    fn damaged_totals_are_refused_and_other_versions_are_named() {
         for bit in 0..GOLDEN.len() * 8 {
             let mut bytes = GOLDEN.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);

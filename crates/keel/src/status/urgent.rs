@@ -1,6 +1,6 @@
 //! Brokers, alarms and actuators in the status: figures, judgement, text.
 
-use super::text::{grouped, plural, span};
+use super::text::{because, grouped, plural, span};
 use serde::{Deserialize, Serialize};
 
 /// An alarm or value that has waited this long, in ms, counts as stuck.
@@ -222,16 +222,13 @@ impl UrgentFigures {
                 .waiting_age_ms
                 .is_some_and(|age_ms| age_ms > WAITING_MS_MAX);
             if (!broker.connected && !is_new) || is_stuck {
-                let why = match &broker.last_error {
-                    Some(error) => format!(" ({error})"),
-                    None => String::new(),
-                };
+                let why = because(broker.last_error.as_deref(), &broker.address);
                 add(
                     "broker_disconnected",
                     format!(
-                        "broker {name} at {} takes nothing{why}: {} wait for it",
+                        "broker {name} at {} takes nothing{why}: {} for it",
                         broker.address,
-                        plural(broker.waiting, "message", "messages")
+                        plural(broker.waiting, "message waits", "messages wait")
                     ),
                 );
             }
@@ -255,7 +252,8 @@ impl UrgentFigures {
             add(
                 "actuator_undelivered",
                 format!(
-                    "{actuators} values for actuators did not reach them within the last ten minutes{names}"
+                    "{} for actuators did not reach them within the last ten minutes{names}",
+                    plural(actuators, "value", "values")
                 ),
             );
         }

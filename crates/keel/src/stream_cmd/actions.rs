@@ -1,6 +1,6 @@
 //! `keel stream actions`: shows what was learned, and forgets it on request.
 
-use super::store_error::store_error;
+use super::store_error::{shell_word, store_error};
 use crate::error::CliError;
 use crate::mem_cmd::{hex, shown};
 use crate::output::Output;
@@ -25,7 +25,7 @@ const MODES: [(Mode, &str); 2] = [(Mode::Task, "task"), (Mode::Paper, "paper")];
     keel stream actions plant.store bin/plant --tenant hall --json\n  \
     keel stream actions plant.store bin/plant --forget\n\n\
     TASK is the path in the tree of the program that was run. BLOCKS is the number of blocks of 4 KiB that are sent\n\
-    ahead at its start.")]
+    ahead at its start, SOME that of further ones that only some of its last runs have read.")]
 pub(crate) struct ActionsArgs {
     /// Store
     store: PathBuf,
@@ -130,6 +130,7 @@ fn list(
                     "runs": one.action.runs,
                     "segments": one.action.segments.len(),
                     "blocks": blocks(&one.action),
+                    "blocks_of_some_runs": one.action.others,
                     "files": files(&one.action),
                 })
             })
@@ -140,18 +141,19 @@ fn list(
         return out.line(nothing(arguments));
     }
     out.line(format_args!(
-        "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6}  TASK",
-        "TENANT", "MODE", "KIND", "RUNS", "SEGMENTS", "BLOCKS", "FILES"
+        "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6} {:>6}  TASK",
+        "TENANT", "MODE", "KIND", "RUNS", "SEGMENTS", "BLOCKS", "SOME", "FILES"
     ))?;
     for one in listed {
         out.line(format_args!(
-            "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6}  {}",
+            "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6} {:>6}  {}",
             one.tenant,
             one.mode,
             kind(one.action.kind),
             one.action.runs,
             one.action.segments.len(),
             blocks(&one.action),
+            one.action.others,
             files(&one.action),
             shown(&one.path)
         ))?;
@@ -190,7 +192,7 @@ fn nothing(arguments: &ActionsArgs) -> String {
             format!(" for the tenant {}", shown(tenant.as_bytes())),
             format!(
                 "; `keel stream actions {}` lists all tenants",
-                arguments.store.display()
+                shell_word(&arguments.store)
             ),
         ),
     };

@@ -1,6 +1,6 @@
 //! `keel stream check`: checks every byte of a store and reports the damage.
 
-use super::store_error::store_error;
+use super::store_error::{shell_word, store_error};
 use crate::error::{CliError, STATUS_FAILURE, one_line};
 use crate::mem_cmd::shown;
 use crate::output::{Output, counted};
@@ -92,16 +92,20 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
         out.line(one_line(&line))?;
     }
     let counts = format!(
-        "{} versions, {} files' contents, {} blocks, {} packs of {}",
-        report.versions,
-        report.contents,
-        report.blocks,
-        report.packs,
+        "{}, {}, {}, {} of {}",
+        counted(report.versions, "version"),
+        match report.contents {
+            1 => "1 file's content".to_owned(),
+            count => format!("{count} files' contents"),
+        },
+        counted(report.blocks, "block"),
+        counted(report.packs, "pack"),
         bytes_text(report.pack_bytes)
     );
+    let word = shell_word(store);
     if report.is_whole() && report.versions == 0 && report.packs == 0 {
         out.line(format_args!(
-            "{name}: no version; {counts}; publish a tree with `keel stream pack TREE {name}`"
+            "{name}: no version; {counts}; publish a tree with `keel stream pack TREE {word}`"
         ))?;
     } else if report.is_whole() && report.versions == 0 {
         out.line(format_args!(
@@ -122,9 +126,9 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
     // Do not advise to prune a damaged store: content needed by damaged versions would count as unused.
     if is_whole(report) && (report.leftovers > 0 || report.contents_unused > 0) {
         out.line(format_args!(
-            "{} contents and {} files that no version needs; `keel stream prune {name} --keep {}` frees their room",
-            report.contents_unused,
-            report.leftovers,
+            "{} and {} that no version needs; `keel stream prune {word} --keep {}` frees their room",
+            counted(report.contents_unused, "content"),
+            counted(report.leftovers, "file"),
             report.versions
         ))?;
     }
@@ -134,7 +138,7 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
 /// Returns the remedy for this damage; damage that can be repaired in place does not require a new store.
 fn remedy(store: &Path, report: &CheckReport) -> String {
     let damage = &report.damage;
-    let shown = store.display();
+    let shown = shell_word(store);
     let newest = report.newest.max(damage.version_lost).unwrap_or(0);
     let next = newest.saturating_add(1);
     let beside = [
@@ -183,10 +187,31 @@ fn remedy(store: &Path, report: &CheckReport) -> String {
             "`keel stream prune {shown} --keep {}` drops the versions up to {lacking}, and what is newer is whole",
             damage.versions_whole
         ),
-        _ => format!(
-            "move indexes and manifests that are damaged aside; then `keel stream pack` of the tree puts back packs \
-             and indexes that are missing, and packs that are cut; what only older versions need stays lost; for all \
-             else publish the tree into a new store with the same key; in each case with --version-min {next}"
+        // `pack` reads what it takes from the store, and has the right bytes of all that is in the tree.
+        Some(_) if is_of_versions => format!(
+            "`keel stream pack TREE {shown}` writes again what TREE has of it, then check again; what only older \
+             versions need stays lost"
         ),
+        _ => remedy_of_indexes(store, next),
+    }
+}
+
+/// Returns the remedy for damaged indexes, or damage of several kinds. `next`: the number of the next version.
+fn remedy_of_indexes(store: &Path, next: u64) -> String {
+    format!(
+        "move indexes and manifests that are damaged aside; then `keel stream pack TREE {} --version-min {next}` \
+         writes again what TREE has; if that fails, publish into a new store: `keel stream pack TREE NEW --key {} \
+         --version-min {next}`",
+        shell_word(store),
+        key(store)
+    )
+}
+
+/// Returns the file of the key that signs the versions, as a word of a command.
+fn key(store: &Path) -> String {
+    let own = store.join("publisher.key");
+    match own.exists() {
+        true => shell_word(&own),
+        false => "KEY".to_owned(),
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_are_the_runs_of_what_was_read_to_the_end_of_the_file() {
+    fn near_blocks_are_the_runs_of_read_blocks_within_the_file() {
         let at = |file, index| BlockAt {
             file: FileId(file),
             index,

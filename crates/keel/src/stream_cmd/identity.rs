@@ -181,7 +181,7 @@ pub(super) fn failure(error: TlsError) -> CliError {
             coded(
                 &path.display(),
                 &describe(source),
-                "put back a copy of the list; with an empty one nobody is let in",
+                "put back a copy of the list; an empty list lets no device in",
             )
         }
         TlsError::File { path, source } => CliError::io(path.display(), source),

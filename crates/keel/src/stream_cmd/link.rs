@@ -2,6 +2,7 @@
 
 use super::identity::failure;
 use super::storage::FlashStorage;
+use super::store_error::shell_word;
 use crate::argument::size;
 use crate::config::{read_regular, without_mark};
 use crate::descriptors::too_few_behind;
@@ -13,7 +14,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stream::device::cache::{BlockCache, CACHE_BYTES_MIN, CacheOptions, UnusableCache};
-use stream::device::{Cache, CacheError, Device, DeviceError, FailureKind, Publisher, Settings};
+use stream::device::{
+    Cache, CacheError, Device, DeviceError, FailureKind, MANIFEST_DAMAGED, Publisher, Settings,
+};
 use stream::manifest::PublicKey;
 use stream::tls;
 use stream::wire::Refusal;
@@ -106,7 +109,7 @@ fn check_server(server: &str, arguments: &LinkArgs) -> Result<(), CliError> {
     match (&arguments.identity, server.parse::<SocketAddr>()) {
         (None, Ok(address)) if !address.ip().is_loopback() => Err(CliError::usage(
             server,
-            "is not on this machine, and without an identity anybody on the way could read along",
+            "is not on this machine, and without an identity the connection is not encrypted",
             "name this device's certificate with --identity",
         )),
         (None, _) => Ok(()),
@@ -141,11 +144,11 @@ fn check_cache(arguments: &LinkArgs) -> Result<(), CliError> {
     // The name shows that an image was meant, but a directory would be created.
     let is_image = place.extension().is_some_and(|end| end == "img");
     if is_image && matches!(place.try_exists(), Ok(false)) {
-        let shown = place.display();
+        let word = shell_word(place);
         return Err(CliError::failure(
-            &shown,
+            place.display(),
             "is not there",
-            format!("make it with `keel flash format {shown} --size 256M`, or name a directory"),
+            format!("make it with `keel flash format {word} --size 256M`, or name a directory"),
         ));
     }
     Ok(())
@@ -247,12 +250,12 @@ pub(super) fn tell_trust(server: &str, arguments: &LinkArgs, device: &Device) {
     let said = match device.first_seen() {
         Some(key) if is_noted => writeln!(
             out,
-            "keel: {server}: nobody was known to publish there; {key} is believed from now on, which --publisher can \
-             say beforehand"
+            "keel: {server}: no publisher was known; {key} is trusted from now on; name the key with --publisher to \
+             set it beforehand"
         ),
         _ if arguments.publisher.is_none() && !is_noted => writeln!(
             out,
-            "keel: {server}: whoever publishes there is believed, in any version, at each start; name the key with \
+            "keel: {server}: any publisher is trusted, in any version, at each start; name the key with \
              --publisher, and a place to note the version with --state or --cache"
         ),
         _ => Ok(()),
@@ -301,7 +304,7 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
             "reach it by a name of its certificate, or make it one with `keel stream identity server --name`"
         }
         FailureKind::Authority => {
-            "name an identity of the server's authority with --identity, or look who answers at this address"
+            "name an identity of the server's authority with --identity, or check which server answers at this address"
         }
         FailureKind::NotADevice => {
             "name the folder that `keel stream identity device` made with --identity, not that of a server"
@@ -327,19 +330,28 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
             "look at the address: another service may answer there, or a keel of another version"
         }
         FailureKind::OtherTree => {
-            "mount anew if another store is served there on purpose, else look who answers at this address"
+            "mount anew if another store is served there on purpose, else check which server answers there"
         }
         FailureKind::VersionGone => {
-            "mount anew; if nobody has pruned it, look who answers at this address, and name the key with --publisher"
+            "mount anew; if it was not pruned, check which server answers there, and name the key with --publisher"
         }
         FailureKind::Limit => {
             "end mounts that are not needed, or raise the server's --clients-max or --clients-max-per-device"
         }
         FailureKind::Damaged => "run `keel stream check` on the server's store",
         FailureKind::Lied => {
-            "run `keel stream check` on the server's store, and look who answers at this address"
+            "run `keel stream check` on the server's store, and check which server answers at this address"
         }
         _ => "start the server, or look at address and network",
+    }
+}
+
+/// Returns the remedy if there is no server, and the cache cannot be used alone.
+fn cache_remedy(kind: FailureKind, cache: &str) -> String {
+    let server = server_remedy(kind);
+    match cache {
+        MANIFEST_DAMAGED => format!("{server}; the first start that reaches it repairs the cache"),
+        _ => format!("{server}; and look at --cache and --publisher, if it should start without"),
     }
 }
 
@@ -351,22 +363,27 @@ pub(super) fn device_error(server: &str, arguments: &LinkArgs, error: &DeviceErr
     let remedy = match (error, &arguments.cache) {
         (DeviceError::Cache(error), Some(place)) => return cache_error(place, error, Need::Must),
         (DeviceError::NoServer(why), _) => server_remedy(why.kind).to_owned(),
-        (DeviceError::NoServerNorCache { server, .. }, _) => format!(
-            "{}; and look at --cache and --publisher, if it should start without",
-            server_remedy(server.kind)
-        ),
+        (DeviceError::NoServerNorCache { server, cache }, _) => cache_remedy(server.kind, cache),
         (DeviceError::Offline { .. } | DeviceError::Late(_), _) => {
             server_remedy(FailureKind::Unreachable).to_owned()
         }
-        (DeviceError::Refused(Refusal::Damaged) | DeviceError::Damaged { .. }, _) =>
-            server_remedy(FailureKind::Damaged).to_owned(),
+        (DeviceError::Refused(Refusal::Damaged) | DeviceError::Damaged { .. }, _) => {
+            server_remedy(FailureKind::Damaged).to_owned()
+        }
         (DeviceError::Manifest { .. }, _) if arguments.publisher.is_some() => {
-            "look at --publisher: it is the key of who publishes there".to_owned()
+            "check --publisher: it must be the key that signs the tree of this server".to_owned()
         }
         (DeviceError::Manifest { .. }, _) => {
-            "somebody else publishes there than before; if that is meant, name the new key with --publisher".to_owned()
+            "the publisher has changed; if that is meant, name the new key with --publisher"
+                .to_owned()
         }
-        (DeviceError::Older { highest: version, .. } | DeviceError::OtherTree { version }, _) => {
+        (
+            DeviceError::Older {
+                highest: version, ..
+            }
+            | DeviceError::OtherTree { version },
+            _,
+        ) => {
             let meant = match error {
                 DeviceError::Older { .. } => "going back",
                 _ => "another store",

@@ -2,6 +2,7 @@
 
 use super::complete::CompleteMode;
 use super::link::{self, LinkArgs, Need};
+use super::store_error::shell_word;
 use crate::error::CliError;
 use crate::mounting::{self, StopSignals, unmount_command};
 use crate::output::{Output, counted};
@@ -295,7 +296,7 @@ fn say_ready(arguments: &MountArgs, device: &Device) {
                 _ => "",
             },
             unmount_command(),
-            arguments.directory.display()
+            shell_word(&arguments.directory)
         ))
         .and_then(|()| out.flush());
     // The mount is valid even if its parent does not read the message.

@@ -1,13 +1,13 @@
 //! `keel stream pack`: publishes a tree.
 
-use super::store_error::publish_error;
+use super::store_error::{publish_error, shell_word};
 use crate::error::{CliError, one_line};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use stream::publish::{self, PackOptions, PackReport, VERSION_MIN_MAX};
+use stream::publish::{self, PackOptions, PackReport, TreeCounts, VERSION_MIN_MAX};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -99,6 +99,7 @@ fn as_value(report: &PackReport) -> serde_json::Value {
         "compressed_bytes_new": written.compressed_bytes,
         "manifest_bytes": report.manifest_bytes,
         "packs_lacking": report.packs_lacking.iter().map(|pack| pack.to_string_lossy()).collect::<Vec<_>>(),
+        "packs_damaged": report.packs_damaged.iter().map(|pack| pack.to_string_lossy()).collect::<Vec<_>>(),
         "had_no_version": report.had_no_version,
         "had_no_note": report.had_no_note,
         "note_failure": report.note_failure,
@@ -107,18 +108,21 @@ fn as_value(report: &PackReport) -> serde_json::Value {
 
 fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliError> {
     let (tree, written) = (&report.tree, &report.written);
+    let directories = match tree.directories {
+        1 => "1 directory".to_owned(),
+        count => format!("{count} directories"),
+    };
     let counts = format!(
-        "{} files, {} directories, {} links, {}",
-        tree.files,
-        tree.directories,
-        tree.links,
+        "{}, {directories}, {}, {}",
+        counted(tree.files, "file"),
+        counted(tree.links, "link"),
         bytes_text(tree.bytes)
     );
     if report.is_new {
         out.line(format_args!("version {}: {counts}", report.version))?;
         out.line(format_args!(
-            "new: {} files, {}, compressed {}; manifest {}",
-            written.contents,
+            "new: {}, {}, compressed {}; manifest {}",
+            counted(written.contents, "file"),
             bytes_text(written.segment_bytes),
             bytes_text(written.compressed_bytes),
             bytes_text(report.manifest_bytes)
@@ -129,23 +133,7 @@ fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliEr
             report.version
         ))?;
     }
-    for (count, text) in [
-        (tree.special, "sockets, FIFOs or devices left out"),
-        (
-            tree.other_file_systems,
-            "directories left empty, as other file systems are mounted there",
-        ),
-        (tree.vanished, "files had gone before they were read"),
-        (tree.read_again, "files read again, as they changed"),
-        (
-            tree.with_attributes,
-            "files or directories have capabilities or other extended attributes, which are not published",
-        ),
-    ] {
-        if count > 0 {
-            out.line(format_args!("{count} {text}"))?;
-        }
-    }
+    tell_left_out(tree, out)?;
     for (file, loader) in &report.loaders_missing {
         out.line(format_args!(
             "{:?} needs {:?}, which is neither in the tree nor on this machine: a device without it says \
@@ -160,10 +148,18 @@ fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliEr
              run the program from the tree's root (chroot), or install it there"
         ))?;
     }
+    let word = shell_word(store);
     for pack in &report.packs_lacking {
         out.line(format_args!(
-            "{} is missing or too short: what this tree has of it was packed anew; `keel stream check` says what \
-             other versions lack, and `keel stream prune --keep 1` drops them",
+            "{} is missing or too short: what this tree has of it was packed anew; `keel stream check {word}` says \
+             what other versions lack, and `keel stream prune {word} --keep 1` drops them",
+            pack.display()
+        ))?;
+    }
+    for pack in &report.packs_damaged {
+        out.line(format_args!(
+            "{} has damaged content: what this tree has of it was packed anew; `keel stream check {word}` says what \
+             other versions lack, and `keel stream prune {word} --keep 1` drops them",
             pack.display()
         ))?;
     }
@@ -181,11 +177,48 @@ fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliEr
     }
     if let Some(failure) = &report.note_failure {
         let text = format!(
-            "the version is published, and its number could not be noted: {failure}; `keel stream check {}` says what \
-             to do",
-            store.display()
+            "the version is published, and its number could not be noted: {failure}; `keel stream check {word}` says \
+             what to do"
         );
         out.line(one_line(&text))?;
     }
     out.line(format_args!("publisher {}", report.publisher))
+}
+
+/// Tells what of the tree is not in the version, or only after a second attempt.
+fn tell_left_out(tree: &TreeCounts, out: &mut Output) -> Result<(), CliError> {
+    for (count, one, several) in [
+        (
+            tree.special,
+            "socket, FIFO or device left out",
+            "sockets, FIFOs or devices left out",
+        ),
+        (
+            tree.other_file_systems,
+            "directory left empty, as another file system is mounted there",
+            "directories left empty, as other file systems are mounted there",
+        ),
+        (
+            tree.vanished,
+            "file had gone before it was read",
+            "files had gone before they were read",
+        ),
+        (
+            tree.read_again,
+            "file read again, as it changed",
+            "files read again, as they changed",
+        ),
+        (
+            tree.with_attributes,
+            "file or directory has capabilities or other extended attributes, which are not published",
+            "files or directories have capabilities or other extended attributes, which are not published",
+        ),
+    ] {
+        match count {
+            0 => {}
+            1 => out.line(format_args!("1 {one}"))?,
+            _ => out.line(format_args!("{count} {several}"))?,
+        }
+    }
+    Ok(())
 }

@@ -3,10 +3,11 @@
 use super::link::{self, LinkArgs, Need};
 use crate::error::CliError;
 use crate::mem_cmd::shown;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use clap::{ArgGroup, Args};
 use serde_json::json;
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use stream::block::block_bytes;
@@ -26,8 +27,8 @@ const LINKS_MAX: u32 = 40;
 #[command(after_help = "Examples:\n  \
     keel stream pin plant.example:7007 bin/plant --identity device --cache /var/cache/plant\n  \
     keel stream pin plant.example:7007 --all --identity device --cache /var/cache/plant --cache-size 2G\n\n\
-    The command fetches what was learned about a task; of a task that has never run it fetches the program alone. A\n\
-    cache has one user at a time: unmount first. Exit status 1: not all of it is in the cache.")]
+    The command fetches the program and what was learned about the task; of a task that has never run it fetches the\n\
+    program alone. A cache has one user at a time: unmount first. Exit status 1: not all of it is in the cache.")]
 pub(crate) struct PinArgs {
     /// Server
     server: String,
@@ -90,21 +91,41 @@ pub(super) fn run(arguments: &PinArgs) -> Result<u8, CliError> {
                 "the cache is too small for all of it",
                 "make it larger with --cache-size",
             ),
-            _ if place.is_file() => (
-                "the flash store is full",
-                "make a larger one with `keel flash format --size`",
-            ),
-            _ => (
-                "its disk is full",
-                "free some space, or choose another place with --cache",
-            ),
+            _ => full_disk(place),
         };
+        let are = if missing == 1 { "is" } else { "are" };
         eprintln!(
-            "keel: {}: {why}: {missing} blocks are not kept; {remedy}",
-            place.display()
+            "keel: {}: {why}: {} {are} not kept; {remedy}",
+            place.display(),
+            counted(missing, "block")
         );
     }
     Ok(u8::from(!is_complete))
+}
+
+/// Returns what is wrong with a place that has no room, and the remedy.
+fn full_disk(place: &Path) -> (&'static str, &'static str) {
+    match place.is_file() {
+        true => (
+            "the flash store is full",
+            "make a larger one with `keel flash format --size`",
+        ),
+        false => (
+            "its disk is full",
+            "free some space, or choose another place with --cache",
+        ),
+    }
+}
+
+/// Where the list of a task's blocks comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Learned {
+    /// Nothing is known: the program's file alone.
+    Nothing,
+    /// What the server has learned.
+    ByServer,
+    /// What the starts on this device needed, as the cache notes it.
+    ByDevice,
 }
 
 /// The result of a run.
@@ -120,7 +141,7 @@ struct Pinned {
     there_bytes: u64,
     /// The number of blocks that were fetched.
     fetched: u64,
-    is_learned: bool,
+    learned: Learned,
     error: Option<DeviceError>,
 }
 
@@ -130,15 +151,19 @@ fn pin(
     arguments: &PinArgs,
 ) -> Result<Pinned, CliError> {
     let manifest = device.manifest();
-    let (blocks, is_learned) = match &arguments.task {
+    let (blocks, learned) = match &arguments.task {
         Some(task) => {
             let file = program(manifest, task)?;
             match device.plan(file) {
                 Ok(mut blocks) => {
                     blocks.retain(|at| at.index < manifest.blocks(at.file));
-                    (blocks, true)
+                    let learned = match device.is_connected() {
+                        true => Learned::ByServer,
+                        false => Learned::ByDevice,
+                    };
+                    (with_program(manifest, blocks, file), learned)
                 }
-                Err(DeviceError::NoPlan) => (whole(manifest, file).collect(), false),
+                Err(DeviceError::NoPlan) => (whole(manifest, file).collect(), Learned::Nothing),
                 Err(error) => {
                     return Err(link::device_error(
                         &arguments.server,
@@ -152,7 +177,7 @@ fn pin(
             let files = (0..manifest.nodes.len()).map(|node| FileId(node as u32));
             (
                 files.flat_map(|file| whole(manifest, file)).collect(),
-                false,
+                Learned::Nothing,
             )
         }
     };
@@ -186,7 +211,7 @@ fn pin(
         wanted_bytes: blocks.iter().map(bytes).sum(),
         there_bytes,
         fetched: device.counters().fetched,
-        is_learned,
+        learned,
         error: fetched.err(),
     })
 }
@@ -213,6 +238,21 @@ fn check_lists(
             "pin what tasks need, instead of the whole tree",
         ));
     }
+    // A disk without room leaves less to the lists than --cache-size does.
+    let is_disk_full = cache.is_some_and(|cache| cache.counters().disk_full > 0);
+    let size_needed = cache_bytes_for_lists(needed.bytes);
+    if needed.bytes > max.bytes && is_disk_full && size_needed <= arguments.link.cache_size {
+        let (wrong, remedy) = full_disk(place);
+        return Err(CliError::failure(
+            place.display(),
+            format_args!(
+                "{wrong}: the lists of hashes that are needed take {}, and it keeps {} of them",
+                bytes_text(needed.bytes),
+                bytes_text(max.bytes)
+            ),
+            remedy,
+        ));
+    }
     if needed.bytes > max.bytes {
         return Err(CliError::failure(
             place.display(),
@@ -221,10 +261,7 @@ fn check_lists(
                 bytes_text(needed.bytes),
                 bytes_text(max.bytes)
             ),
-            format_args!(
-                "give --cache-size {}M or more",
-                cache_bytes_for_lists(needed.bytes) >> 20
-            ),
+            format_args!("give --cache-size {}M or more", size_needed >> 20),
         ));
     }
     Ok(())
@@ -232,6 +269,14 @@ fn check_lists(
 
 fn whole(manifest: &Manifest, file: FileId) -> impl Iterator<Item = BlockAt> {
     (0..manifest.blocks(file)).map(move |index| BlockAt { file, index })
+}
+
+/// Returns the blocks of a plan, and behind them the rest of the program's file. A start that was learned in part must
+/// not leave a task with less than one that has never run.
+fn with_program(manifest: &Manifest, mut blocks: Vec<BlockAt>, file: FileId) -> Vec<BlockAt> {
+    let planned: HashSet<BlockAt> = blocks.iter().copied().collect();
+    blocks.extend(whole(manifest, file).filter(|at| !planned.contains(at)));
+    blocks
 }
 
 /// Returns the regular file that a path names, following links that stay in the tree.
@@ -286,7 +331,7 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
             "blocks_wanted": pinned.wanted,
             "blocks_cached": pinned.there,
             "blocks_fetched": pinned.fetched,
-            "is_learned": pinned.is_learned,
+            "is_learned": pinned.learned != Learned::Nothing,
             "is_complete": is_complete,
             "publisher_first_seen": pinned.first_seen.map(|key| key.to_string()),
         }))?;
@@ -302,8 +347,19 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
         let task = arguments.task.as_ref();
         let what = match task.map(|task| shown(task.as_os_str().as_bytes())) {
             None => "the whole tree".to_owned(),
-            Some(task) if pinned.is_learned => format!("what {task} needs"),
-            Some(task) => format!("{task} alone, as nothing was learned of what else it needs"),
+            Some(task) => match pinned.learned {
+                Learned::ByServer => {
+                    format!("{task}, and what the server has learned that it needs")
+                }
+                Learned::ByDevice => {
+                    format!(
+                        "{task}, and what its starts on this device needed, as no server answers"
+                    )
+                }
+                Learned::Nothing => {
+                    format!("{task} alone, as nothing was learned of what else it needs")
+                }
+            },
         };
         out.line(format_args!(
             "version {}: {} of {} blocks in the cache ({bytes}): {what}",
@@ -311,7 +367,7 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
         ))?;
         if let Some(key) = &pinned.first_seen {
             out.line(format_args!(
-                "publisher {key}, the first that was seen there, is believed from now on"
+                "publisher {key}, the first that was seen there, is trusted from now on"
             ))?;
         }
     }

@@ -230,7 +230,7 @@ fn server_error(arguments: &ServeArgs, error: &ServerError) -> CliError {
         ServerError::Store(error) => store_error(&arguments.store, error),
         ServerError::NotLoopback(address) => CliError::usage(
             address,
-            "is not a loopback address, and without an identity anybody who reaches it would get everything",
+            "is not a loopback address, and without an identity any program that reaches it can read the store",
             "name the server's certificate with --identity, or listen on 127.0.0.1",
         ),
         ServerError::Listen { address, source } => {

@@ -7,9 +7,20 @@ use std::path::Path;
 use stream::publish::PublishError;
 use stream::store::{StoreError, format_line};
 
+/// Returns a path as one word of a shell: in quotes, if it has a space or another character with a meaning there.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%=,".contains(&byte) || byte >= 0x80;
+    match !shown.is_empty() && shown.bytes().all(is_plain) {
+        true => shown,
+        false => format!("'{}'", shown.replace('\'', "'\\''")),
+    }
+}
+
 /// Returns the error of a store.
 pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
-    let shown = store.display();
+    let (thing, shown) = (store.display(), shell_word(store));
     match error {
         StoreError::System { path, source, .. }
             if source.raw_os_error() == Some(libc::EISDIR)
@@ -45,12 +56,12 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
         ),
         StoreError::Busy { path } => CliError::failure(
             path.display(),
-            "somebody else publishes to it or prunes it",
+            "another process publishes to it or prunes it",
             "wait until that is done",
         )
         .of_a_busy_thing(),
         StoreError::NoSuchVersion { version } => CliError::failure(
-            &shown,
+            thing,
             format_args!("has no version {version}"),
             format_args!("list them with `keel stream ls {shown}`"),
         ),
@@ -59,7 +70,7 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
                 Some("format") => "write that line into it".to_owned(),
                 Some("publisher.pub") => {
                     let first = match path.exists() {
-                        true => format!("remove {}, then ", path.display()),
+                        true => format!("remove {}, then ", shell_word(path)),
                         false => String::new(),
                     };
                     format!(
@@ -71,7 +82,7 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
             CliError::failure(path.display(), format_args!("damaged: {what}"), remedy)
         }
         other => CliError::failure(
-            &shown,
+            thing,
             other,
             format_args!("see all damage with `keel stream check {shown}`"),
         ),
@@ -136,7 +147,7 @@ pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
             format_args!("has {} packs, and takes no more", stream::store::PACKS_MAX),
             format_args!(
                 "drop old versions with `keel stream prune {} --keep 8`",
-                store.display()
+                shell_word(store)
             ),
         ),
         PublishError::NoVersionLeft { path } => CliError::failure(
@@ -181,6 +192,18 @@ mod tests {
     use std::io;
     use stream::device::{CacheError, DeviceError};
     use stream::store::StoreError;
+
+    #[test]
+    fn a_remedy_quotes_a_path_that_is_more_than_one_word() {
+        let word = |text: &str| super::shell_word(text.as_ref());
+        assert_eq!(word("/srv/plant-2.store"), "/srv/plant-2.store");
+        assert_eq!(word("my store"), "'my store'");
+        assert_eq!(word("it's"), r"'it'\''s'");
+        let store = std::path::Path::new("my store");
+        let error = super::store_error(store, &StoreError::NoSuchVersion { version: 7 });
+        let text = error.to_string();
+        assert!(text.contains("`keel stream ls 'my store'`"), "{text}");
+    }
 
     #[test]
     fn too_few_are_known_behind_other_errors() {

@@ -1,12 +1,13 @@
 //! A broker for one test, and a publisher that knows what the broker has acknowledged.
 
-use super::{TempDir, wait_until};
-use std::io::{BufReader, Read, Write};
+use super::{TempDir, signal, wait_until};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::net::TcpSocket;
 
 const MOSQUITTO: &str = "/usr/sbin/mosquitto";
 
@@ -19,8 +20,10 @@ pub fn free_port() -> u16 {
 /// A mosquitto with its own directory; both are removed when this is dropped.
 pub struct Broker {
     pub port: u16,
-    child: Child,
-    _dir: TempDir,
+    child: Option<Child>,
+    dir: TempDir,
+    /// Bound to the port without listening. So the kernel gives the port to no other test while the broker is away.
+    _held: TcpSocket,
 }
 
 impl Broker {
@@ -31,7 +34,11 @@ impl Broker {
             return None;
         }
         let dir = TempDir::new();
-        let port = free_port();
+        let held = TcpSocket::new_v4().unwrap();
+        // The broker sets it, too: then both may have the port, as long as only one listens.
+        held.set_reuseaddr(true).unwrap();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = held.local_addr().unwrap().port();
         let path = dir.path().display();
         // Neither the queue for a disconnected node nor the messages in flight to it are limited.
         let text = format!(
@@ -40,30 +47,48 @@ impl Broker {
              log_dest none\nuser root\n"
         );
         std::fs::write(dir.file("mosquitto.conf"), text).unwrap();
+        let mut broker = Self {
+            port,
+            child: None,
+            dir,
+            _held: held,
+        };
+        broker.begin();
+        Some(broker)
+    }
+
+    /// Starts it at its port, with what it has saved.
+    pub fn begin(&mut self) {
+        assert!(self.child.is_none());
         let child = Command::new(MOSQUITTO)
             .arg("-c")
-            .arg(dir.file("mosquitto.conf"))
+            .arg(self.dir.file("mosquitto.conf"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let broker = Self {
-            port,
-            child,
-            _dir: dir,
-        };
+        self.child = Some(child);
         wait_until("the broker", || {
-            TcpStream::connect(("127.0.0.1", port)).is_ok()
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
         });
-        Some(broker)
+    }
+
+    /// Ends it. With SIGTERM it saves its sessions and messages first. With SIGKILL it forgets what it has not saved.
+    /// Then it sends again what waited for an acknowledgement when it saved last, acknowledged since or not.
+    pub fn end(&mut self, number: libc::c_int) {
+        let mut child = self.child.take().unwrap();
+        signal(&child, number);
+        child.wait().unwrap();
     }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        if let Some(child) = &mut self.child {
+            child.kill().ok();
+            child.wait().ok();
+        }
     }
 }
 
@@ -79,31 +104,44 @@ pub struct Publisher {
 
 impl Publisher {
     pub fn connect(port: u16, client_id: &str) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        // Only a safeguard: without a timeout a failing test would never end.
+        Self::try_connect(port, client_id, Duration::from_secs(60)).unwrap()
+    }
+
+    /// The same, at a broker that may be away, with the longest wait for an answer.
+    pub fn try_connect(port: u16, client_id: &str, within: Duration) -> io::Result<Self> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(within))?;
         let mut body = b"\x00\x04MQTT\x04\x02\x00\x00".to_vec();
         body.extend_from_slice(&(client_id.len() as u16).to_be_bytes());
         body.extend_from_slice(client_id.as_bytes());
         let mut packet = vec![0x10, u8::try_from(body.len()).unwrap()];
         packet.extend_from_slice(&body);
-        stream.write_all(&packet).unwrap();
+        stream.write_all(&packet)?;
         let mut answer = [0; 4];
-        stream.read_exact(&mut answer).unwrap();
+        stream.read_exact(&mut answer)?;
         assert_eq!(answer, [0x20, 2, 0, 0], "CONNACK");
-        Self {
+        Ok(Self {
             stream,
             input: Vec::new(),
             next_id: 1,
             acknowledged: 0,
             in_flight: 0,
-        }
+        })
     }
 
     /// Publishes messages in one write.
     pub fn publish(&mut self, topic: &str, payloads: impl Iterator<Item = String>) {
+        self.try_publish(topic, payloads).unwrap();
+    }
+
+    /// The same, on a connection that may be lost.
+    pub fn try_publish(
+        &mut self,
+        topic: &str,
+        payloads: impl Iterator<Item = String>,
+    ) -> io::Result<()> {
         let mut packets = Vec::new();
         for payload in payloads {
             let length = 2 + topic.len() + 2 + payload.len();
@@ -122,15 +160,22 @@ impl Publisher {
             self.next_id = self.next_id.checked_add(1).unwrap_or(1);
             self.in_flight += 1;
         }
-        self.stream.write_all(&packets).unwrap();
+        self.stream.write_all(&packets)
     }
 
     /// Waits until at most `in_flight_max` messages are in flight.
     pub fn settle(&mut self, in_flight_max: u64) {
+        self.try_settle(in_flight_max).unwrap();
+    }
+
+    /// The same, on a connection that may be lost.
+    pub fn try_settle(&mut self, in_flight_max: u64) -> io::Result<()> {
         while self.in_flight > in_flight_max {
             let mut buffer = [0; 4096];
-            let read = self.stream.read(&mut buffer).unwrap();
-            assert!(read > 0, "the broker has gone");
+            let read = self.stream.read(&mut buffer)?;
+            if read == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
             self.input.extend_from_slice(&buffer[..read]);
             let whole = self.input.len() / 4;
             for packet in self.input.chunks_exact(4) {
@@ -140,6 +185,7 @@ impl Publisher {
             self.in_flight -= whole as u64;
             self.input.drain(..4 * whole);
         }
+        Ok(())
     }
 }
 

@@ -3,8 +3,12 @@
 #![allow(dead_code)]
 
 pub mod broker;
+pub mod card;
+pub mod group;
 pub mod http;
+pub mod load;
 pub mod mem;
+pub mod namespace;
 pub mod node;
 pub mod plant;
 
@@ -150,7 +154,7 @@ pub const NOBODY: u32 = 65_534;
 /// Runs the program as an unprivileged user. Returns `None` if this test cannot become such a user.
 pub fn as_nobody(arguments: &[&str], dir: &TempDir) -> Option<Output> {
     if base::mount::effective_ids().0 != 0 {
-        println!("skipped: only root can be somebody else");
+        println!("skipped: only root can become another user");
         return None;
     }
     let mut command = keel();

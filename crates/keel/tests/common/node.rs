@@ -71,11 +71,26 @@ impl Node {
     /// Starts a node if none runs, and waits until it is ready.
     pub fn restart(&mut self) {
         self.spawn();
+        self.wait_ready();
+    }
+
+    /// Waits until a started node is ready.
+    pub fn wait_ready(&mut self) {
         wait_until("the ready line", || {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", self.log());
-            self.log().contains(" ready: ")
+            self.is_ready()
         });
+    }
+
+    /// Whether the node has said since its last start that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.log().contains(" ready: ")
+    }
+
+    /// Whether a started node has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     /// Starts a node without waiting.

@@ -435,7 +435,7 @@ fn kinds_are_told_by_their_numbers() {
 }
 
 #[test]
-fn a_task_says_what_can_be() {
+fn a_task_outside_its_limits_is_refused() {
     task().check().unwrap();
     let wrong = |change: &dyn Fn(&mut Task)| {
         let mut task = task();

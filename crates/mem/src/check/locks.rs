@@ -24,7 +24,7 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
                         || region.lane_word(lane, word::FREES) != 0)
             };
             if is_so_for_long(is_left_in_use) {
-                report.find(Kind::Lane, at, "a lane that nobody has is in use");
+                report.find(Kind::Lane, at, "a lane without an owner is in use");
                 if mends {
                     reset(region, lane, report);
                 }
@@ -71,18 +71,18 @@ pub(super) fn look(region: &Region, lane: Option<Lane>, report: &mut CheckReport
     if lane.is_none() && region.memory.load(state::LOCK) != 0 {
         // A reader takes no lock, so the holder may be at work.
         if is_orphaned(region, state::LOCK, None) {
-            let text = "the lock of names and space is held by nobody";
+            let text = "the lock of names and space has no living holder";
             report.find(Kind::Lock, state::LOCK, text);
         }
     }
     for inode in 1..region.layout.inode_count {
         let at = region.layout.inode(inode);
         if is_orphaned(region, at + attribute::LOCK, Some(inode)) {
-            let text = format!("the lock of file {inode} is held by nobody");
+            let text = format!("the lock of file {inode} has no living holder");
             report.find(Kind::Lock, at, text);
         }
-        if is_changed_by_nobody(region, at) {
-            let text = format!("file {inode} is being changed by nobody");
+        if is_left_in_a_change(region, at) {
+            let text = format!("file {inode} was left in the middle of a change");
             report.find(Kind::Change, at, text);
         }
     }
@@ -102,7 +102,7 @@ fn is_orphaned(region: &Region, at: u64, inode: Option<u64>) -> bool {
     is_so_for_long(is_orphaned_now)
 }
 
-fn is_changed_by_nobody(region: &Region, at: u64) -> bool {
+fn is_left_in_a_change(region: &Region, at: u64) -> bool {
     is_so_for_long(|| {
         region.memory.load(at + attribute::SEQUENCE) % 2 == 1
             && region.memory.load(at + attribute::LOCK) == 0
@@ -130,7 +130,7 @@ pub(super) fn free_all(region: &Region) {
         if is_orphaned(region, at + attribute::LOCK, Some(inode)) {
             free(region, at + attribute::LOCK);
         }
-        if is_changed_by_nobody(region, at) {
+        if is_left_in_a_change(region, at) {
             let sequence = region.memory.load(at + attribute::SEQUENCE);
             region
                 .memory

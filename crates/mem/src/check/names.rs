@@ -648,7 +648,7 @@ impl Looker<'_, '_> {
         let memory = &self.region.memory;
         let is_locked_by_others = !self.region.is_writable() && memory.load(state::LOCK) != 0;
         if memory.load(state::SEQUENCE) % 2 == 1 && !is_locked_by_others {
-            let text = "names and space are being changed by nobody";
+            let text = "names and space were left in the middle of a change";
             self.report.find(Kind::Change, state::SEQUENCE, text);
         }
     }

@@ -204,7 +204,7 @@ fn prove(seed: u64) {
 }
 
 #[test]
-fn what_check_calls_whole_is_found_and_read_by_programs() {
+fn a_region_that_check_calls_whole_is_read_by_programs() {
     let number = |name: &str| {
         std::env::var(name)
             .ok()
@@ -237,7 +237,7 @@ fn mended(change: impl FnOnce(&Region)) -> (CheckReport, CheckReport) {
 }
 
 #[test]
-fn the_root_is_what_all_paths_begin_with() {
+fn a_root_with_any_generation_is_mended_without_loss() {
     for generation in [0, 2, 0xfa, u64::MAX] {
         let (found, mended) = mended(|region| {
             let at = region.layout.inode(ROOT_INODE) + attribute::GENERATION;
@@ -396,7 +396,7 @@ fn lanes_that_make_no_sense_do_not_keep_a_region_shut() {
 }
 
 #[test]
-fn a_description_of_nothing_is_given_back() {
+fn a_description_without_a_file_is_given_back() {
     let (found, mended) = mended(|region| {
         let at = region.layout.description(5);
         region

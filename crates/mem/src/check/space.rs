@@ -233,7 +233,7 @@ impl Looker<'_, '_> {
             let is_suspect = !is_vouched_for || self.found.shared.contains(&inode);
             if size > 0 && is_suspect && !is_lost {
                 self.found.losses.push(format!(
-                    "file {inode}: perhaps its bytes: memory of some file is nobody's"
+                    "file {inode}: perhaps its bytes: memory of some file has no owner"
                 ));
             }
         }
@@ -365,7 +365,7 @@ impl Looker<'_, '_> {
                     (0..size.div_ceil(PAGE_BYTES)).any(|page| !region.is_present(*slot, page));
                 if has_hole {
                     self.found.losses.push(format!(
-                        "file {inode}: perhaps bytes where it has holes: memory of some file is nobody's"
+                        "file {inode}: perhaps bytes where it has holes: memory of some file has no owner"
                     ));
                 }
                 continue;

@@ -447,7 +447,7 @@ fn survive(seed: u64) {
 }
 
 #[test]
-fn whatever_a_region_says_every_call_ends_and_mending_makes_it_sound() {
+fn any_region_bytes_let_every_call_end_and_mending_makes_them_sound() {
     let number = |name: &str| {
         std::env::var(name)
             .ok()

@@ -20,7 +20,7 @@ use super::format::{
     EXTENT_BYTES, Extent, FOOTER_BYTES, Footer, GROUP_INODES, HEADER_BYTES, Header, Identity,
     LIST_EXTENTS, Locator, Name, Part, Record, SEQUENCE_UNKNOWN, encode_index, encode_list,
 };
-use super::snapshot::{Held, Names, Path, Snapshot};
+use super::snapshot::{CopiedFile, Names, Path, Snapshot};
 use super::storage::{Storage, StorageError};
 use super::{CheckpointError, Result};
 
@@ -332,7 +332,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok(missed)
     }
 
-    fn copy_held(&mut self, file: &Held) -> Result<()> {
+    fn copy_held(&mut self, file: &CopiedFile) -> Result<()> {
         let mut extents = Vec::new();
         for (number, extent) in file.bytes.chunks(EXTENT_BYTES as usize).enumerate() {
             if extent.iter().any(|byte| *byte != 0) {

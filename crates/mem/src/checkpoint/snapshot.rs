@@ -30,7 +30,7 @@ pub(super) struct Snapshot<'r> {
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
 /// A file that was copied under the lock.
-pub(super) struct Held {
+pub(super) struct CopiedFile {
     pub(super) attributes: Attributes,
     pub(super) bytes: Vec<u8>,
 }
@@ -51,7 +51,10 @@ impl<'r> Snapshot<'r> {
     ///
     /// # Errors
     /// Those of the lock, and [`Error::Damaged`].
-    pub(super) fn take(writer: &Writer<'r>, wanted: &HashSet<Path>) -> Result<(Self, Vec<Held>)> {
+    pub(super) fn take(
+        writer: &Writer<'r>,
+        wanted: &HashSet<Path>,
+    ) -> Result<(Self, Vec<CopiedFile>)> {
         let region = writer.region;
         let words = region.begin_words(writer.lane)?;
         let used = |fresh, count: u64| region.memory.load(fresh).min(count);
@@ -84,7 +87,7 @@ impl<'r> Snapshot<'r> {
             // The file may have become shorter since.
             bytes.truncate(count);
             attributes.size = count as u64;
-            held.push(Held { attributes, bytes });
+            held.push(CopiedFile { attributes, bytes });
         }
         Ok((snapshot, held))
     }

@@ -207,7 +207,7 @@ fn a_region_comes_back_with_names_links_holes_and_times() {
 }
 
 #[test]
-fn only_what_has_changed_is_written() {
+fn only_changed_content_is_written() {
     let scratch = Scratch::new();
     let region = scratch.region(64 << 20);
     let writer = region.writer().unwrap();
@@ -512,7 +512,7 @@ fn files_that_are_replaced_meanwhile_are_there_whole() {
 }
 
 #[test]
-fn holes_that_are_made_while_the_tables_are_copied_stop_nobody() {
+fn holes_that_are_made_while_the_tables_are_copied_block_no_call() {
     let scratch = Scratch::new();
     let region = scratch.region(64 << 20);
     let writer = region.writer().unwrap();

@@ -140,9 +140,9 @@ fn no_program_maps_the_region_while_a_lane_is_taken_over() {
 }
 
 #[test]
-fn an_invalid_log_of_the_predecessor_refuses_no_region_and_goes_to_nobody() {
+fn an_invalid_log_of_the_predecessor_refuses_no_region_and_is_not_inherited() {
     let test =
-        "tests::images::an_invalid_log_of_the_predecessor_refuses_no_region_and_goes_to_nobody";
+        "tests::images::an_invalid_log_of_the_predecessor_refuses_no_region_and_is_not_inherited";
     let roles = ["first", "first-alone"].map(in_role);
     if let Some(region) = roles.iter().flatten().next() {
         for _ in 0..2 {

@@ -84,8 +84,7 @@ fn an_even_number_never_stands_over_half_written_bytes() {
                     bury(&region);
                     region.settle_dead_lanes().unwrap();
                 }
-                let found =
-                    look(&what, [old, new]).expect("nobody is left to make the number even");
+                let found = look(&what, [old, new]).expect("the rescue makes the number even");
                 settled_to[usize::from(found == new)] += 1;
                 if found == new {
                     std::mem::swap(&mut old, &mut new);

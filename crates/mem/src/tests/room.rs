@@ -134,7 +134,7 @@ fn pieces_are_written_and_read_as_one() {
 }
 
 #[test]
-fn up_to_eight_bytes_land_where_they_should() {
+fn writes_of_up_to_eight_bytes_change_only_their_place() {
     let scratch = Scratch::new("eight");
     let region = scratch.region(32 << 20);
     let writer = region.writer().unwrap();
@@ -239,7 +239,7 @@ fn a_read_in_a_signal_handler_leaves_the_note_of_the_read_that_it_interrupts() {
 }
 
 #[test]
-fn memory_waits_for_the_living_who_read_it_and_for_nobody_else() {
+fn memory_waits_only_for_living_readers() {
     let scratch = Scratch::new("waits");
     let region = scratch.region(32 << 20);
     let writer = region.writer().unwrap();
@@ -267,7 +267,7 @@ fn memory_waits_for_the_living_who_read_it_and_for_nobody_else() {
         writer.set_size(inode, generation, 0, 2).unwrap();
         assert!(
             is_cleared.load(std::sync::atomic::Ordering::SeqCst),
-            "nobody waited"
+            "the writer did not wait"
         );
     });
     // A note of another slot, and a note of a dead process.

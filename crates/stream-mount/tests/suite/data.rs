@@ -25,7 +25,7 @@ fn files() -> TreeBuilder {
 }
 
 #[test]
-fn files_are_read_as_they_are() {
+fn files_are_read_with_their_published_bytes() {
     if cannot_mount() {
         return;
     }
@@ -188,7 +188,7 @@ fn memory_behind_the_end_of_a_mapped_file_is_zero() {
 }
 
 #[test]
-fn readers_that_wait_hold_up_nobody() {
+fn waiting_readers_delay_no_others() {
     if cannot_mount() {
         return;
     }

@@ -31,7 +31,7 @@ fn names_in(directory: &Path) -> BTreeSet<OsString> {
 }
 
 #[test]
-fn attributes_are_those_of_the_manifest() {
+fn attributes_match_the_manifest() {
     if cannot_mount() {
         return;
     }
@@ -168,7 +168,7 @@ fn the_root_tells_the_counters() {
 }
 
 #[test]
-fn only_what_is_redirected_appears() {
+fn only_redirected_paths_appear() {
     if cannot_mount() {
         return;
     }

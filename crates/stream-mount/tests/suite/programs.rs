@@ -123,7 +123,7 @@ fn a_program_whose_beginning_is_in_memory_is_a_task_all_the_same() {
 }
 
 #[test]
-fn children_and_scripts_belong_to_who_ran_them() {
+fn children_and_scripts_belong_to_the_task_that_ran_them() {
     if cannot_mount() {
         return;
     }

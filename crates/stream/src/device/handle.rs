@@ -5,13 +5,14 @@ use super::disk::Disk;
 use super::error::{DeviceError, ReadError};
 use super::prefetch::Tasks;
 use super::random::random;
-use super::reader::{JOBS_MAX, Reader, background, connection};
+use super::reader::{JOBS_MAX, Reader, Residence, background, connection};
 use super::settings::Settings;
 use super::transport::{FailureKind, ServerFailure, Transport};
 use super::{Cache, Lists, Pages, open};
 use crate::block::{BlockAt, FileId, Token};
 use crate::manifest::{Manifest, PublicKey};
 use crate::sync::locked;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -148,9 +149,17 @@ impl Device {
         // Without random numbers the token is not unique; the task is not followed then, but its reads are served.
         let token = Token(random().unwrap_or_default());
         let plan = reader.disk.plan(task);
-        let (resident, others) = reader.resident(&plan);
+        let Residence {
+            resident,
+            others,
+            is_known: is_residence_known,
+        } = reader.resident(&plan);
         let cached = reader.disk.cached(&others);
-        let (now, is_blind) = (Instant::now(), !resident.is_empty());
+        // Where the kernel does not say what the page cache has, every task but the first of a mount may find its
+        // blocks there.
+        let had_tasks = reader.counts.tasks.load(Ordering::Relaxed) > 0;
+        let is_blind = !resident.is_empty() || (had_tasks && !is_residence_known);
+        let now = Instant::now();
         let begin = |tasks: &mut Tasks| tasks.begin(token, task, plan, is_blind, now);
         let is_known = reader.prefetch.tasks(begin);
         add(&reader.counts.tasks, 1);
@@ -328,9 +337,35 @@ mod tests {
     use super::super::disk::notes;
     use super::super::prefetch::UnreportedStart;
     use super::*;
-    use crate::block::FileId;
+    use crate::block::BlockHash;
     use crate::manifest::{self, KeyPair, Manifest, Node};
     use std::net::TcpListener;
+
+    #[test]
+    fn a_cache_that_has_lost_its_manifest_says_so() {
+        let (pair, _) = KeyPair::generate().unwrap();
+        let mut settings = Settings::new("127.0.0.1:1", Publisher::Key(pair.public()));
+        settings.start_wait = Duration::from_millis(10);
+        let storage = Box::new(MemoryStorage::default());
+        let cache = BlockCache::open(storage, &CacheOptions::default()).unwrap();
+        let block: Arc<[u8]> = Arc::from([7; 100]);
+        cache.put(&BlockHash::of(&block), &block);
+        cache.flush();
+        let cache = Arc::new(cache);
+        settings.cache = Some(Arc::clone(&cache) as _);
+        let refused = || match Device::start(settings.clone()).err() {
+            Some(DeviceError::NoServerNorCache { cache, .. }) => cache,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(), "1 block, and no manifest of this server");
+        let seen = notes::Seen {
+            publisher: pair.public(),
+            version: 1,
+            manifest: None,
+        };
+        notes::set_seen(None, Some(&*cache), &settings.server, &seen).unwrap();
+        assert_eq!(refused(), open::MANIFEST_DAMAGED);
+    }
 
     #[test]
     fn a_late_report_that_cannot_be_sent_is_kept_and_stops_nothing() {

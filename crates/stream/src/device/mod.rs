@@ -28,6 +28,7 @@ mod transport;
 pub use counters::{Counters, Reason, Start};
 pub use error::{DeviceError, ReadError};
 pub use handle::Device;
+pub use open::MANIFEST_DAMAGED;
 pub use settings::{CONNECTIONS_MAX, HASHES_BYTES_MIN, Publisher, QUARANTINE_MAX, Settings};
 pub use transport::{FailureKind, ServerFailure};
 

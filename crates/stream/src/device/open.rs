@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 const CONNECT_MAX_CACHED: Duration = Duration::from_secs(1);
 const GREET_MAX_CACHED: Duration = Duration::from_secs(3);
 
+/// The text of [`DeviceError::NoServerNorCache`] for a cache that has had a manifest of the server.
+pub const MANIFEST_DAMAGED: &str = "the cache's manifest of this server is damaged";
+
 /// A manifest that may be used.
 pub(super) struct Opened {
     pub manifest: Manifest,
@@ -146,7 +149,14 @@ pub(super) fn open(
     let (cached, cache_refused) = match noted.map(|signed| opening.verify(&signed)) {
         Some(Ok(found)) => (Some(found), None),
         Some(Err(error)) => (None, Some(error.to_string())),
-        None => (None, cache.and_then(why_no_manifest)),
+        None => {
+            let noted = notes::seen(None, cache, &settings.server);
+            let has_seen = noted.is_ok_and(|noted| noted.is_some());
+            (
+                None,
+                cache.and_then(|cache| why_no_manifest(cache, has_seen)),
+            )
+        }
     };
     let held = cached.as_ref().map(|(_, hash)| *hash);
     let deadline = Instant::now() + settings.start_wait;
@@ -226,11 +236,22 @@ pub(super) fn open(
     }
 }
 
-/// Returns why a cache has no manifest of this server; `None` if it is empty.
-fn why_no_manifest(cache: &dyn Cache) -> Option<String> {
+/// Returns why a cache has no manifest of this server; `None` if it is empty. `has_seen`: another note of it
+/// says that it has had one.
+fn why_no_manifest(cache: &dyn Cache, has_seen: bool) -> Option<String> {
     cache.failure().or_else(|| {
-        let blocks = cache.counters().blocks;
-        (blocks > 0).then(|| format!("{blocks} blocks, and no manifest of this server"))
+        let counters = cache.counters();
+        let blocks = counters.blocks;
+        match (blocks > 0, has_seen || counters.damaged > 0) {
+            (true, true) => Some(MANIFEST_DAMAGED.to_owned()),
+            (true, false) => {
+                let plural = if blocks == 1 { "" } else { "s" };
+                Some(format!(
+                    "{blocks} block{plural}, and no manifest of this server"
+                ))
+            }
+            (false, _) => None,
+        }
     })
 }
 

@@ -18,7 +18,7 @@ pub mod variance;
 pub(crate) use file::FILE_BYTES_MAX;
 
 use crate::block::{BlockAt, ContentId, FileId, SEGMENT_BLOCKS, Token};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,10 +110,16 @@ pub trait Catalogue {
 /// Predicts and learns for one tenant and one version. Times are in milliseconds of any monotonic clock.
 pub trait Predictor: Send {
     /// Handles the begin of a task.
-    fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun;
+    fn begin(&mut self, token: Token, task: FileId, held: &HeldBlocks, now_ms: u64) -> Begun;
     /// Like `begin`, while another task of the same device starts. Blocks that one of the two has read are read unseen
     /// by the other one, so no audit is used for it.
-    fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+    fn begin_beside(
+        &mut self,
+        token: Token,
+        task: FileId,
+        held: &HeldBlocks,
+        now_ms: u64,
+    ) -> Begun {
         self.begin(token, task, held, now_ms)
     }
     /// Notes blocks that the device of this task gets because of another task. That this task does not request them
@@ -130,10 +136,18 @@ pub trait Predictor: Send {
     fn cut(&mut self, token: Token, now_ms: u64) {
         self.end(token, false, true, now_ms);
     }
+    /// Notes that a program of the task gets an error in place of a block. What the task does not read from then on
+    /// proves nothing.
+    fn failed(&mut self, _token: Token) {}
     /// Ends actions whose recording time is over.
     fn tick(&mut self, now_ms: u64);
     /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
+    /// Returns every block that may be sent for a task, those of its plan first. A device needs them to run the task
+    /// without a server.
+    fn needed(&mut self, task: FileId) -> Option<Arc<Plan>> {
+        self.plan(task)
+    }
     /// Returns what is likely to be requested next of this file, in order. It is the rest of the segment that answered
     /// the task's last request of the file, and the next `segments` segments of that action. Empty if the task follows
     /// no action there. Plans are not included: what is sent whole is not requested.
@@ -217,6 +231,9 @@ pub struct ActionInfo {
     pub kind: ActionKind,
     /// Its segments.
     pub segments: Vec<Vec<BlockAt>>,
+    /// The number of further blocks that only some of the last runs have read. They are sent when one of them is
+    /// requested.
+    pub others: usize,
     /// The number of runs that it was learned from or confirmed by.
     pub runs: u64,
 }

@@ -3,7 +3,7 @@
 use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push, file};
 use crate::block::{BlockAt, FileId, Token};
 use crate::predict::Mode;
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use std::sync::Arc;
 
 /// Predicts nothing.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct NonePredictor;
 
 impl Predictor for NonePredictor {
-    fn begin(&mut self, _token: Token, _task: FileId, _held: &Held, _now_ms: u64) -> Begun {
+    fn begin(&mut self, _token: Token, _task: FileId, _held: &HeldBlocks, _now_ms: u64) -> Begun {
         Begun::default()
     }
 

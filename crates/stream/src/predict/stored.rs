@@ -5,7 +5,7 @@ use super::paper::{PaperPredictor, PaperSettings};
 use super::task::{TaskPredictor, TaskSettings};
 use super::{Catalogue, Predictor, Push};
 use crate::block::{BlockAt, ContentId, FileId, Token};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use proptest::prelude::*;
 
 /// Files of a version: path, content, blocks. The first is number 1.
@@ -54,7 +54,7 @@ fn paper() -> PaperPredictor {
 
 fn learn(predictor: &mut dyn Predictor, number: u8, task: u32, read: &[BlockAt]) {
     let (token, now_ms) = (Token([number; 16]), u64::from(number) * 100_000);
-    predictor.begin(token, FileId(task), &Held::default(), now_ms);
+    predictor.begin(token, FileId(task), &HeldBlocks::default(), now_ms);
     for at in read {
         predictor.request(token, *at, now_ms);
     }
@@ -99,7 +99,7 @@ fn unchanged_blocks_are_kept_under_new_numbers() {
     let mut other = task();
     other.load(&predictor.save(&version), &later).unwrap();
     assert_eq!(planned(&other, 3), [block(3, 0), block(2, 3), block(3, 1)]);
-    let begun = other.begin(Token([9; 16]), FileId(3), &Held::default(), 0);
+    let begun = other.begin(Token([9; 16]), FileId(3), &HeldBlocks::default(), 0);
     assert!(matches!(begun.push, Push::Plan(_)) && !begun.is_audit);
 
     let mut predictor = paper();
@@ -133,7 +133,7 @@ fn changed_blocks_must_be_confirmed_and_gone_blocks_are_dropped() {
     let mut again = task();
     again.load(&other.save(&later), &later).unwrap();
     let token = Token([9; 16]);
-    let begun = again.begin(token, FileId(1), &Held::default(), 0);
+    let begun = again.begin(token, FileId(1), &HeldBlocks::default(), 0);
     assert!(begun.is_audit);
     again.trace(token, &[block(1, 0), block(2, 3)], 0);
     again.end(token, true, true, 0);
@@ -221,7 +221,7 @@ proptest! {
         let mut predictor = make();
         for (number, (task, phases, is_exact)) in runs.iter().enumerate() {
             let (token, mut now_ms) = (Token([number as u8; 16]), number as u64 * 1_000_000);
-            predictor.begin(token, FileId(*task), &Held::default(), now_ms);
+            predictor.begin(token, FileId(*task), &HeldBlocks::default(), now_ms);
             for phase in phases {
                 let blocks: Vec<BlockAt> =
                     phase.iter().map(|(file, index)| block(*file, *index)).collect();
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_harm(mut bytes in prop::collection::vec(any::<u8>(), 16..400), mode in 0..3_u8) {
+    fn any_stored_bytes_load_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 16..400), mode in 0..3_u8) {
         bytes[..8].copy_from_slice(b"KEELACTS");
         bytes[8..12].copy_from_slice(&[1, 0, mode, 0]);
         bytes[13..16].copy_from_slice(&[0; 3]);

@@ -99,6 +99,7 @@ mod tests {
             task: FileId(1),
             kind: ActionKind::Startup,
             segments,
+            others: 0,
             runs: 1,
         }
     }

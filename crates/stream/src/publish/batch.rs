@@ -1,12 +1,16 @@
 //! What a publication adds to a store: new segments to a pack, new contents to an index.
+//!
+//! A segment that the store has already is taken only after it was read and its blocks have the right hashes. The tree
+//! has the right bytes of each damaged one, which are then written again.
 
 use super::PublishError;
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
+use crate::regular::is_of_the_file;
 use crate::store::files::{self, Layout, New};
 use crate::store::index::IndexWriter;
 use crate::store::{
     Location, PACK_FORMAT, PACK_HEADER_BYTES, PACK_MAGIC, PACKS_MAX, SEGMENT_HEADER_BYTES, State,
-    StoreError,
+    StoreError, read_segment, unpack,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -156,15 +160,32 @@ pub(crate) struct Batch<'s> {
     number: u32,
     compressor: zstd::bulk::Compressor<'static>,
     /// Known segments by the hash of their blocks' hashes.
-    segments: HashMap<ContentId, Location>,
+    segments: HashMap<ContentId, Known>,
     contents: HashSet<ContentId>,
     /// Contents with a segment in a pack that is missing or too short: they are written again.
     broken: HashSet<ContentId>,
     packs_lacking: BTreeSet<u32>,
+    /// Packs in which a segment of the tree is damaged.
+    packs_damaged: BTreeSet<u32>,
     pack: Option<PackWriter>,
     index: Option<IndexFile>,
     written: Written,
     current: Current,
+}
+
+/// A segment that need not be written.
+#[derive(Clone, Copy)]
+struct Known {
+    at: Location,
+    /// It was read, or written, by this publication.
+    is_checked: bool,
+}
+
+impl Known {
+    fn of_store(at: Location) -> Self {
+        let is_checked = false;
+        Self { at, is_checked }
+    }
 }
 
 /// The hashes and segments of the file that is being read.
@@ -172,6 +193,26 @@ pub(crate) struct Batch<'s> {
 struct Current {
     hashes: Vec<BlockHash>,
     places: Vec<Location>,
+    /// The store has a damaged segment of it, which was written again.
+    is_mended: bool,
+}
+
+/// Returns whether a segment of a store has blocks of these hashes.
+fn is_sound(
+    layout: &Layout,
+    state: &State,
+    at: &Location,
+    hashes: &[BlockHash],
+) -> Result<bool, StoreError> {
+    let Some(pack) = state.packs.get(&at.pack) else {
+        return Ok(false);
+    };
+    match read_segment(pack, &layout.pack(at.pack), at) {
+        Ok(compressed) => Ok(unpack(&compressed, at, hashes).is_some()),
+        Err(StoreError::Damaged { .. }) => Ok(false),
+        Err(StoreError::System { source, .. }) if is_of_the_file(&source) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 impl<'s> Batch<'s> {
@@ -195,6 +236,7 @@ impl<'s> Batch<'s> {
             contents: HashSet::new(),
             broken: HashSet::new(),
             packs_lacking: BTreeSet::new(),
+            packs_damaged: BTreeSet::new(),
             pack: None,
             index: None,
             written: Written::default(),
@@ -226,9 +268,8 @@ impl<'s> Batch<'s> {
             };
             let runs = record.list.0.chunks(SEGMENT_BLOCKS as usize);
             for (hashes, at) in runs.zip(&record.segments) {
-                batch
-                    .segments
-                    .insert(HashList(hashes.into()).content(), *at);
+                let segment = HashList(hashes.into()).content();
+                batch.segments.insert(segment, Known::of_store(*at));
             }
         }
         Ok(batch)
@@ -238,6 +279,7 @@ impl<'s> Batch<'s> {
     pub(crate) fn begin_file(&mut self) {
         self.current.hashes.clear();
         self.current.places.clear();
+        self.current.is_mended = false;
     }
 
     /// Adds the next [`SEGMENT_BLOCKS`] blocks of the file, or fewer at its end.
@@ -247,10 +289,17 @@ impl<'s> Batch<'s> {
         self.current.hashes.extend(hashes);
         let own = &self.current.hashes[from..];
         let (segment, blocks) = (HashList(own.into()).content(), own.len() as u32);
-        if let Some(at) = self.segments.get(&segment) {
-            self.written.shared_segments += 1;
-            self.current.places.push(*at);
-            return Ok(());
+        if let Some(known) = self.segments.get_mut(&segment) {
+            let at = known.at;
+            if known.is_checked || is_sound(self.layout, self.state, &at, own)? {
+                known.is_checked = true;
+                self.written.shared_segments += 1;
+                self.current.places.push(at);
+                return Ok(());
+            }
+            self.segments.remove(&segment);
+            self.packs_damaged.insert(at.pack);
+            self.current.is_mended = true;
         }
         let compressed = self.compressor.compress(bytes).map_err(|error| {
             StoreError::system(&self.layout.folder, "memory to compress in", error)
@@ -264,7 +313,8 @@ impl<'s> Batch<'s> {
         self.written.segment_bytes += bytes.len() as u64;
         self.written.compressed_bytes += compressed.len() as u64;
         if self.segments.len() < SEGMENTS_KNOWN_MAX {
-            self.segments.insert(segment, at);
+            let is_checked = true;
+            self.segments.insert(segment, Known { at, is_checked });
         }
         self.current.places.push(at);
         Ok(())
@@ -276,8 +326,8 @@ impl<'s> Batch<'s> {
         let list = HashList(hashes.into());
         let content = list.content();
         let is_known = list.0.is_empty()
-            || self.state.contents.contains_key(&content) && !self.broken.contains(&content)
-            || self.contents.contains(&content);
+            || self.contents.contains(&content)
+            || self.is_whole_in_store(&content, &list)?;
         if !is_known {
             let index = match &mut self.index {
                 Some(index) => index,
@@ -289,6 +339,37 @@ impl<'s> Batch<'s> {
         }
         self.begin_file();
         Ok(content)
+    }
+
+    /// Returns whether the store has a content, and each of its segments is where its record says. The current file has
+    /// this content.
+    fn is_whole_in_store(
+        &mut self,
+        content: &ContentId,
+        list: &HashList,
+    ) -> Result<bool, PublishError> {
+        if self.current.is_mended || self.broken.contains(content) {
+            return Ok(false);
+        }
+        let Some(record) = self.state.record(self.layout, content)? else {
+            return Ok(false);
+        };
+        // Its record may name another copy of a segment than the one that was checked.
+        let runs = list.0.chunks(SEGMENT_BLOCKS as usize);
+        let copies = record.segments.iter().zip(&self.current.places).zip(runs);
+        for ((at, checked), hashes) in copies {
+            if at != checked && !is_sound(self.layout, self.state, at, hashes)? {
+                self.packs_damaged.insert(at.pack);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the packs of the store in which a segment of the tree is damaged.
+    pub(crate) fn packs_damaged(&self) -> Vec<PathBuf> {
+        let packs = self.packs_damaged.iter();
+        packs.map(|number| self.layout.pack(*number)).collect()
     }
 
     /// Returns the packs that are missing in the store or too short.

@@ -284,7 +284,7 @@ impl Check<'_> {
     /// Returns a version's manifest, or what is wrong with it.
     fn manifest(&self, version: u64) -> Result<Result<Manifest, String>, StoreError> {
         let Some(publisher) = self.publisher else {
-            return Ok(Err("nobody is known to have signed it".to_owned()));
+            return Ok(Err("its publisher is unknown".to_owned()));
         };
         match read_manifest(self.layout, version, &publisher) {
             Ok((manifest, _)) => Ok(Ok(manifest)),
@@ -428,7 +428,7 @@ impl Check<'_> {
         }
         self.has_indexes = is_right;
         if is_right {
-            State::load_what_can_be_read(self.layout)
+            State::load_readable(self.layout)
         } else {
             Ok(State::default())
         }

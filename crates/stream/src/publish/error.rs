@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum PublishError {
     /// A part of the tree cannot be read.
-    #[error("{}: {what}: {source}", path.display())]
+    #[error("{}: {what}: {}", path.display(), base::error::io_text(.source))]
     Tree {
         /// The file or directory.
         path: PathBuf,

@@ -80,6 +80,9 @@ pub struct PackReport {
     /// Packs of the store that are missing or too short. Their segments that the tree needs were written again;
     /// versions of other trees may lack the rest.
     pub packs_lacking: Vec<PathBuf>,
+    /// Packs of the store in which segments of the tree were damaged. These segments were written again; other versions
+    /// may lack other ones.
+    pub packs_damaged: Vec<PathBuf>,
     /// Files of the tree, each with the loader or interpreter that it needs and that is neither in the tree nor on this
     /// machine.
     pub loaders_missing: Vec<(PathBuf, PathBuf)>,
@@ -142,6 +145,7 @@ pub fn pack(
         written: Written::default(),
         manifest_bytes: 0,
         packs_lacking: batch.packs_lacking(),
+        packs_damaged: batch.packs_damaged(),
         loaders_missing,
         loaders_in_tree,
         had_no_version: newest.is_none() && lost.is_none() && !state.contents.is_empty(),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_file_makes_room() {
+    fn the_oldest_bundle_file_makes_room() {
         let store =
             std::env::temp_dir().join(format!("stream-bundle-files-{}", std::process::id()));
         let files = BundleFiles::new(&store, 300, true);

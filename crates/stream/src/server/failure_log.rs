@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damaged_file_is_said_once_in_a_minute_and_counted() {
+    fn a_damaged_file_is_logged_once_in_a_minute_and_counted() {
         let log = FailureLog::default();
         let store = Path::new("/s");
         let damage = |file: u32, at: u32| -> StoreFailure {

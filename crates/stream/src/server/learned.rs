@@ -26,7 +26,7 @@ const LOCK_FILE: &str = "lock";
 #[derive(Debug, thiserror::Error)]
 pub enum LearnedError {
     /// The operating system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), base::error::io_text(.source))]
     System {
         /// The file or folder.
         path: PathBuf,
@@ -65,7 +65,7 @@ impl LearnedError {
             Self::Damaged { .. } => None,
             Self::System { source, .. } => match source.raw_os_error()? {
                 libc::EACCES | libc::EPERM => Some(
-                    "let this user write the folder actions of the store, or run as a user who may",
+                    "let this user write the folder actions of the store, or run as a user with write access",
                 ),
                 libc::EROFS => Some("put the store on a disk that can be written"),
                 libc::ENOSPC | libc::EDQUOT => Some("free some space"),
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_may_change_what_was_learned() {
+    fn one_process_at_a_time_may_change_learned_actions() {
         let name = format!("stream-learned-{}", std::process::id());
         let store = std::env::temp_dir().join(name);
         let alone = Lock::take(&store).unwrap();

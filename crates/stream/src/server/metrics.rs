@@ -133,7 +133,7 @@ pub(super) fn text(state: &State) -> String {
     text.gauge("connections", "Their connections.", connections as u64);
     text.gauge(
         "half_open",
-        "Connections that have not said who they are.",
+        "Connections without a greeting so far.",
         half_open as u64,
     );
     text.gauge(

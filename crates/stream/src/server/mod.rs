@@ -63,7 +63,7 @@ pub enum ServerError {
     )]
     NotLoopback(SocketAddr),
     /// The server cannot listen on the address.
-    #[error("{address}: {source}")]
+    #[error("{address}: {}", base::error::io_text(.source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -71,7 +71,9 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The system does not allow as many open files as the limits of the settings need.
-    #[error("{needed} open files are needed for so many devices, and the system allows {allowed}")]
+    #[error(
+        "{needed} open files are needed at the limit of devices, and the system allows {allowed}"
+    )]
     Descriptors {
         /// For connections and packs.
         needed: u64,

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_refusal_nothing_of_the_request_comes() {
+    fn no_block_of_a_refused_request_follows_its_refusal() {
         let mut queue = Queue::default();
         queue.fetch(1, blocks(100));
         queue.fetch(2, blocks(40));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_comes_whole_and_in_order_whatever_its_pieces() {
+    fn a_plan_comes_whole_and_in_order_in_any_pieces() {
         let message = BLOCKS_PER_MESSAGE_MAX as u32;
         for count in [
             0,

@@ -8,7 +8,7 @@ use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
 use crate::group::{GroupAt, groups_of};
 use crate::predict::{Mode, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
-use crate::wire::{Answer, Held, Refusal, Request};
+use crate::wire::{Answer, HeldBlocks, Refusal, Request};
 use std::sync::Arc;
 
 /// Handles a request. An error ends the connection.
@@ -48,7 +48,7 @@ fn has(connection: &Connection, at: BlockAt) -> bool {
     file.is_some_and(|(size_bytes, _)| block_bytes(size_bytes, at.index) > 0)
 }
 
-fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
+fn begin(connection: &Connection, token: Token, task: FileId, held: HeldBlocks) {
     let state = &connection.state;
     let session = &connection.session;
     if connection.published.manifest.file(task).is_none() {
@@ -215,7 +215,12 @@ fn plan(connection: &Connection, id: u32, task: FileId) {
     if connection.published.manifest.file(task).is_none() {
         return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
-    let plan = connection.session.tenant.predictor().plan(task);
+    let session = &connection.session;
+    // A device that runs the task asks what is sent ahead to it. Any other one wants all that the task may need.
+    let plan = match session.runs(task) {
+        true => session.tenant.predictor().plan(task),
+        false => session.tenant.predictor().needed(task),
+    };
     connection.queue().plan(id, task, plan.as_ref());
     connection.wake.notify_one();
 }

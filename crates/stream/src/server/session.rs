@@ -2,7 +2,7 @@
 
 use super::task::{Next, SENT_WORDS_MAX, SentRoom, Task};
 use super::tenant::Tenant;
-use crate::block::{BlockAt, Token};
+use crate::block::{BlockAt, FileId, Token};
 use crate::sync::locked;
 use crate::wire::Refusal;
 use std::collections::{HashMap, VecDeque};
@@ -84,6 +84,12 @@ impl Session {
     /// Returns the number of tasks now.
     pub(super) fn tasks(&self) -> usize {
         self.inner().tasks.len()
+    }
+
+    /// Returns whether the device runs this executable now.
+    pub(super) fn runs(&self, task: FileId) -> bool {
+        let inner = self.inner();
+        inner.tasks.values().any(|running| running.task == task)
     }
 
     /// Makes room for a task. Returns the token of a paused task that was removed for it.
@@ -210,15 +216,20 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::FileId;
-    use crate::wire::Held;
+    use crate::wire::HeldBlocks;
 
     #[test]
     fn sent_blocks_of_all_tasks_of_a_device_are_bounded_together() {
         let room = SentRoom::new(1000);
         let mut inner = Inner::default();
         for number in 0..64 {
-            let mut task = Task::new(Token([number; 16]), FileId(1), 1, Held::default(), &room);
+            let mut task = Task::new(
+                Token([number; 16]),
+                FileId(1),
+                1,
+                HeldBlocks::default(),
+                &room,
+            );
             task.starts_at(0);
             for other in inner.tasks.values_mut() {
                 task.join(other);

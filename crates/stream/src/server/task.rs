@@ -2,7 +2,7 @@
 
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::predict::{Plan, Push};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -143,7 +143,7 @@ pub(super) struct Task {
     starts_until_ms: u64,
     /// Another task of its device started at the same time.
     has_company: bool,
-    held: Held,
+    held: HeldBlocks,
     sent: Sent,
     /// Prefetched and sent blocks that are in no trace.
     unread: Sent,
@@ -155,7 +155,13 @@ pub(super) struct Task {
 
 impl Task {
     /// Creates a task. `room` limits the records of sent blocks of this and the other tasks of its device.
-    pub(super) fn new(token: Token, task: FileId, home: u64, held: Held, room: &SentRoom) -> Self {
+    pub(super) fn new(
+        token: Token,
+        task: FileId,
+        home: u64,
+        held: HeldBlocks,
+        room: &SentRoom,
+    ) -> Self {
         Self {
             token,
             task,
@@ -360,7 +366,7 @@ mod tests {
         BlockAt { file, index }
     }
 
-    fn task(held: Held) -> Task {
+    fn task(held: HeldBlocks) -> Task {
         Task::new(Token([1; 16]), FileId(3), 7, held, &SentRoom::new(1 << 10))
     }
 
@@ -371,7 +377,7 @@ mod tests {
     #[test]
     fn a_plan_goes_piece_by_piece_and_whole_pieces_are_known_as_such() {
         let plan = Arc::new(Plan::of(&all(0..70)));
-        let mut task = task(Held::of(vec![at(40)]));
+        let mut task = task(HeldBlocks::of(vec![at(40)]));
         assert_eq!(task.push(Push::Plan(Arc::clone(&plan))), 69);
         assert_eq!(task.held_blocks(), 1);
         let piece = |whole, blocks| Some(Next::Piece { whole, blocks });
@@ -391,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_stopped_plan_is_told_once() {
-        let mut task = task(Held::default());
+        let mut task = task(HeldBlocks::default());
         task.push(Push::Stop);
         assert_eq!(task.next(), None);
         task.push(Push::Plan(Arc::new(Plan::of(&all(0..70)))));
@@ -406,7 +412,7 @@ mod tests {
 
     #[test]
     fn single_blocks_are_sent_together_once_and_as_many_as_may_wait() {
-        let mut task = task(Held::default());
+        let mut task = task(HeldBlocks::default());
         task.demand(at(1));
         task.push(Push::Blocks(all(0..40)));
         task.push(Push::Blocks(all(0..40)));
@@ -424,7 +430,7 @@ mod tests {
     #[test]
     fn sent_blocks_are_remembered_while_the_device_has_room() {
         let room = SentRoom::new(100);
-        let new = || Task::new(Token([1; 16]), FileId(3), 7, Held::default(), &room);
+        let new = || Task::new(Token([1; 16]), FileId(3), 7, HeldBlocks::default(), &room);
         let (mut first, mut second) = (new(), new());
         for word in 0..70 {
             first.demand(at(word * 64));

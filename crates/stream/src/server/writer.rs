@@ -23,7 +23,7 @@ use tokio::time::timeout;
 const LIST_GROUPS: u32 = 8;
 
 /// The token of blocks that belong to no task.
-const NOBODY: Token = Token([0; 16]);
+const NO_TASK: Token = Token([0; 16]);
 
 /// Sends until the connection breaks.
 pub(super) async fn run(
@@ -97,8 +97,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             at,
             around,
         } = job;
-        let token = token.unwrap_or(NOBODY);
+        let (task, token) = (token, token.unwrap_or(NO_TASK));
         if let Err(failed) = self.hashes(&[at]).await? {
+            self.read_failed(task);
             return self.damaged(id, &failed).await;
         }
         // The neighbours are in the same segment: reading them now costs nothing more, and their compression can wait.
@@ -111,7 +112,10 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         });
         let (compressed, rest) = match both.await {
             Ok(both) => both,
-            Err(failed) => return self.damaged(id, &failed).await,
+            Err(failed) => {
+                self.read_failed(task);
+                return self.damaged(id, &failed).await;
+            }
         };
         let blocks = vec![at];
         add(&counters.blocks_demand, 1);
@@ -211,7 +215,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         add(&self.connection.state.counters.blocks_fetched, blocks.len());
         self.send(&Answer::Blocks {
             id,
-            token: NOBODY,
+            token: NO_TASK,
             blocks,
             compressed,
         })
@@ -283,6 +287,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             self.connection.is_proven(at);
         }
         Ok(Ok(()))
+    }
+
+    /// Notes that a program of a task gets an error in place of a block.
+    fn read_failed(&self, task: Option<Token>) {
+        if let Some(token) = task {
+            self.connection.session.tenant.predictor().failed(token);
+        }
     }
 
     async fn damaged(&mut self, id: u32, failed: &StoreFailure) -> Result<(), Reason> {

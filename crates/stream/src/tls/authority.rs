@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_serves_only_what_it_was_made_for() {
+    fn a_certificate_serves_only_its_purpose() {
         let name = format!("stream-authority-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let (server, device) = (folder.join("server"), folder.join("device"));

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_device_is_found_by_its_fingerprint() {
         let text = [
-            "# who may come\n\n",
+            "# devices\n\n",
             &line(0xab, "one", "default"),
             &line(2, "two", "lab"),
         ]
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_understood_lets_nobody_in() {
+    fn a_malformed_list_lets_no_device_in() {
         let good = line(1, "one", "default");
         let twice = good.clone() + &line(1, "other", "default");
         let same_name = good.clone() + &line(2, "one", "default");

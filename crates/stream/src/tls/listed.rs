@@ -105,7 +105,7 @@ impl ListedDevices {
         read.told.clone_from(&wrong);
         Some(match wrong {
             Some(wrong) => {
-                format!("{wrong}; mend the list of devices: until then nobody is let in")
+                format!("{wrong}; mend the list of devices: until then no device is let in")
             }
             None => format!("{}: devices are let in again", self.path.display()),
         })

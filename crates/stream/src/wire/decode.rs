@@ -2,7 +2,7 @@
 
 use super::error::DecodeError;
 use super::message::{
-    Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
+    Answer, BLOCKS_PER_MESSAGE_MAX, HeldBlocks, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN, Refusal, Request,
 };
 use super::primitive::Cursor;
@@ -249,7 +249,7 @@ fn group(cursor: &mut Cursor<'_>) -> Result<Answer, DecodeError> {
 const RUN_BYTES_MIN: usize = 2;
 const FILE_BYTES_MIN: usize = 4;
 
-fn held(cursor: &mut Cursor<'_>) -> Result<Held, DecodeError> {
+fn held(cursor: &mut Cursor<'_>) -> Result<HeldBlocks, DecodeError> {
     let count = cursor.number_within(HELD_FILES_MAX as u64, "files")?;
     let mut files = cursor.room_for(count, FILE_BYTES_MIN)?;
     let (mut runs_left, mut file_min) = (HELD_RUNS_MAX as u64, 0);
@@ -272,7 +272,7 @@ fn held(cursor: &mut Cursor<'_>) -> Result<Held, DecodeError> {
         files.push((FileId(file), runs));
         file_min = u64::from(file) + 1;
     }
-    Ok(Held { files })
+    Ok(HeldBlocks { files })
 }
 
 /// Reads a number that is encoded as its distance from `min`.

@@ -1,6 +1,6 @@
 //! Encodes messages as frames.
 
-use super::message::{Answer, Held, PROTOCOL_VERSION, Request};
+use super::message::{Answer, HeldBlocks, PROTOCOL_VERSION, Request};
 use super::primitive::{put_blocks, put_files, put_number};
 use super::{HELD_BYTES_MAX, HELD_FILES_MAX, HELD_RUNS_MAX, kind};
 use crate::block::{BlockAt, Token};
@@ -250,7 +250,7 @@ fn put_token(token: Option<Token>, into: &mut Vec<u8>) {
 }
 
 /// Encodes whole files as long as all limits hold. A block that is left out is sent again, which is no error.
-fn put_held(held: &Held, into: &mut Vec<u8>) {
+fn put_held(held: &HeldBlocks, into: &mut Vec<u8>) {
     let (mut body, mut runs_total, mut before, mut count) = (Vec::new(), 0, None, 0);
     let mut one = Vec::new();
     for (file, runs) in held.files.iter().take(HELD_FILES_MAX) {

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn however_the_stream_is_cut_the_same_frames_come_out() {
+    fn a_stream_cut_at_any_place_gives_the_same_frames() {
         let payloads: Vec<Vec<u8>> = [0, 1, 5000, 70_000, 100_000, 3, 100_000]
             .iter()
             .map(|bytes| (0..*bytes).map(|at| (at % 251) as u8).collect())
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_alone_takes_no_room_for_what_it_promises() {
+    fn a_header_alone_takes_no_room_for_its_payload() {
         let mut reader = FrameReader::for_answers();
         let header = frame(1, &vec![0; ANSWER_BYTES_MAX]);
         assert_eq!(reader.push(&header[..HEADER_BYTES]), HEADER_BYTES);

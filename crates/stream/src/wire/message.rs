@@ -24,12 +24,12 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 
 /// Blocks that a device holds, so that they are not sent again: for each file, runs of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldBlocks {
     /// Files by number, ascending. Each has its runs of blocks, ascending and not adjacent: first block and count.
     pub files: Vec<(FileId, Vec<(u32, u32)>)>,
 }
 
-impl Held {
+impl HeldBlocks {
     /// Builds the list from blocks in any order; duplicates are allowed.
     #[must_use]
     pub fn of(mut blocks: Vec<BlockAt>) -> Self {
@@ -81,7 +81,7 @@ pub enum Request {
         /// The executable.
         task: FileId,
         /// The blocks that the device holds of the files that the task needed last time.
-        held: Held,
+        held: HeldBlocks,
     },
     /// Requests a block that a program waits for. The answer may also include prefetched blocks.
     Read {

@@ -11,8 +11,8 @@ mod primitive;
 pub use error::DecodeError;
 pub use frames::{Frame, FrameReader};
 pub use message::{
-    ANSWER_BYTES_MAX, Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
-    PROTOCOL_VERSION_MIN, REQUEST_BYTES_MAX, Refusal, Request,
+    ANSWER_BYTES_MAX, Answer, BLOCKS_PER_MESSAGE_MAX, HeldBlocks, MANIFEST_BYTES_MAX,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, REQUEST_BYTES_MAX, Refusal, Request,
 };
 pub use pack::{PackError, pack_blocks, unpack};
 

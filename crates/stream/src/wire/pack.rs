@@ -87,7 +87,7 @@ pub fn unpack(compressed: &[u8], lengths: &[usize]) -> Result<Vec<u8>, PackError
         };
         let count = decompressor
             .decompress_to_buffer(compressed, &mut bytes[..])
-            .map_err(|_| PackError::Damaged("not what a compressor made of so many bytes"))?;
+            .map_err(|_| PackError::Damaged("not the compressed form of its blocks"))?;
         if count == total {
             Ok(bytes)
         } else {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_back_whatever_the_level() {
+    fn blocks_come_back_at_any_level() {
         let blocks = blocks();
         for level in [3, 19, 1, 3] {
             let packed = pack(&blocks, level);

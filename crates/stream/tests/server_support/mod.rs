@@ -17,7 +17,7 @@ use stream::manifest::Manifest;
 use stream::publish::{PackOptions, pack, publisher};
 use stream::server::{Server, Settings, Watch};
 use stream::tls::device_config;
-use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Refusal, Request, unpack};
+use stream::wire::{Answer, FrameReader, HeldBlocks, PROTOCOL_VERSION, Refusal, Request, unpack};
 use stream::{BlockAt, BlockHash, FileId, Token};
 use tokio::sync::oneshot;
 
@@ -359,7 +359,7 @@ impl Device {
         }
     }
 
-    pub fn begin(&mut self, number: u8, path: &str, held: Held) {
+    pub fn begin(&mut self, number: u8, path: &str, held: HeldBlocks) {
         let task = self.file(path);
         self.send(&Request::Begin {
             token: token(number),
@@ -455,7 +455,7 @@ impl Device {
 
     /// Does one run of a task that reads these blocks, one by one. Returns the prefetched blocks.
     pub fn run(&mut self, number: u8, path: &str, blocks: &[BlockAt]) -> Vec<BlockAt> {
-        self.begin(number, path, Held::default());
+        self.begin(number, path, HeldBlocks::default());
         let (prefetched, _) = self.begun(number);
         let came = match prefetched {
             0 => Vec::new(),

@@ -82,7 +82,7 @@ fn a_wrong_anchor_is_noticed_not_believed() {
 }
 
 #[test]
-fn another_stores_record_is_none() {
+fn a_record_of_another_store_is_none() {
     let mut out = Vec::new();
     put_trailer(&mut out, SEAL, 7, true);
     let trailer = Record::Trailer {
@@ -415,7 +415,7 @@ fn heads_keep_their_kinds_and_lengths() {
 }
 
 #[test]
-fn kinds_beside_those_of_the_format_are_no_records() {
+fn kinds_outside_the_format_are_no_records() {
     let context = Context::of(SEAL, &anchor(1, 1));
     let known = |kind: u8| {
         let is_reading = matches!(kind, 0x80..=0x8f | 0x90 | 0x91 | 0x98 | 0x99 | 0xa0..=0xaf);

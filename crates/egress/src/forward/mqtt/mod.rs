@@ -8,7 +8,7 @@ pub mod packet;
 use super::context::{Context, Leave, POLL_MS_MAX, Serving};
 use super::forwarder::Forwarder;
 use super::options::{MqttVersion, Target, UpstreamOptions};
-use super::wire::{self, Event, Wire};
+use super::wire::{self, Event, Progress, Wire};
 use crate::secret;
 use base::block::BlockDevice;
 use packet::{Packet, Welcome};
@@ -60,6 +60,11 @@ pub(crate) struct Connection {
     expected_until_ms: u64,
 }
 
+/// Returns what helps with a broker that may speak TLS; `None` if the node does, too.
+pub(crate) fn hint(tls: Option<&tls::Client>) -> Option<&'static str> {
+    tls.is_none().then_some("tls = true")
+}
+
 /// A broker, and the client's identity there.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
@@ -73,7 +78,10 @@ pub(crate) struct Session<'a> {
 }
 
 /// Connects to an upstream. The caller sets the timeout.
-pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, String> {
+pub(crate) async fn connect(
+    options: &UpstreamOptions,
+    progress: &Progress,
+) -> Result<Connection, String> {
     let Target::Mqtt {
         address,
         version,
@@ -87,7 +95,7 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
         return Err("not a broker".into());
     };
     let login = secret::login(login.as_ref())?;
-    connect_to(Session {
+    let session = Session {
         address,
         tls: options.tls.as_ref(),
         version: *version,
@@ -95,12 +103,15 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
         login: login.as_ref(),
         keep_alive_seconds: *keep_alive_seconds,
         inflight_max: *inflight_max,
-    })
-    .await
+    };
+    connect_to(session, progress).await
 }
 
 /// Connects and waits until the broker accepts the connection. The caller sets the timeout.
-pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, String> {
+pub(crate) async fn connect_to(
+    session: Session<'_>,
+    progress: &Progress,
+) -> Result<Connection, String> {
     let Session {
         address,
         tls,
@@ -110,18 +121,19 @@ pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, Strin
         keep_alive_seconds,
         inflight_max,
     } = session;
-    let mut wire = wire::connect(address, tls).await?;
+    let mut wire = wire::connect(address, tls, progress).await?;
+    let unanswered =
+        |why: String| wire::with_hint(format!("{address}: no answer to CONNECT: {why}"), hint(tls));
     let greeting = packet::connect(version, client_id, login, keep_alive_seconds)
         .ok_or("CONNECT could not be written: client_id, username or password is too long")?;
-    let failed = |error: std::io::Error| {
-        let why = wire::why(&error);
-        format!("{address}: no answer to CONNECT: {why}")
-    };
     let mut written = 0;
     let mut input = Vec::new();
     let welcome = loop {
         match packet::next(&input, version) {
-            Err(malformed) => return Err(format!("{address}: {}", malformed.0)),
+            Err(malformed) => {
+                let why = format!("{address}: {}", malformed.0);
+                return Err(wire::with_hint(why, hint(tls)));
+            }
             Ok(Some((Packet::ConnAck(Ok(welcome)), bytes))) => {
                 input.drain(..bytes);
                 break welcome;
@@ -129,16 +141,16 @@ pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, Strin
             Ok(Some((Packet::ConnAck(Err(why)), _))) => {
                 return Err(format!("{address}: the broker refuses: {why}"));
             }
-            Ok(Some(_)) => return Err(format!("{address}: something else than CONNACK")),
+            Ok(Some(_)) => return Err(unanswered("something else than CONNACK".to_owned())),
             Ok(None) => {}
         }
         let mut space = [0; 1024];
         let event = wire::either(&mut *wire, &mut space, &greeting[written..]).await;
-        match event.map_err(failed)? {
+        match event.map_err(|error| unanswered(wire::why(&error)))? {
             Event::Written(count) => written += count,
             Event::Read(0) => {
-                return Err(format!(
-                    "{address}: the broker has closed the connection instead of an answer to CONNECT"
+                return Err(unanswered(
+                    "the broker has closed the connection".to_owned(),
                 ));
             }
             Event::Read(count) => input.extend_from_slice(&space[..count]),

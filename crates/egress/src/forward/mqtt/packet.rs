@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_what_the_codec_reads() {
+    fn a_message_is_readable_by_the_codec() {
         for (version, length) in [(MqttVersion::V311, 3), (MqttVersion::V5, 20_000)] {
             let payload = vec![b'x'; length];
             let mut out = Vec::new();

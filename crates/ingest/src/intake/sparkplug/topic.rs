@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_are_those_of_the_specification() {
+    fn topics_follow_the_specification() {
         let edge = |kind, device| {
             Some(Found::Edge(Topic {
                 kind,

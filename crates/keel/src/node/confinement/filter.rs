@@ -125,6 +125,42 @@ mod tests {
         assert_eq!(answer(&program, 7, 3 | 0x4000_0000), 99);
     }
 
+    /// Set for a process of the test below, which confines itself.
+    const CONFINED: &str = "KEEL_TEST_CONFINED";
+
+    /// The filter lasts until a process ends, so the test starts itself once more.
+    #[test]
+    fn a_call_that_is_not_listed_is_seen_to_fail() {
+        // SAFETY: a plain system call without memory.
+        let session = || unsafe { libc::getsid(0) };
+        if std::env::var_os(CONFINED).is_some() {
+            let before = session();
+            let installed = install(SystemCalls::Listed);
+            let after = session();
+            let error = io::Error::last_os_error().raw_os_error();
+            let is_denied = before >= 0 && after == -1 && error == Some(libc::EPERM);
+            std::process::exit(match (installed, is_denied) {
+                (Err(_), _) => 3,
+                (Ok(()), true) => 0,
+                (Ok(()), false) => 4,
+            });
+        }
+        let name = concat!(
+            module_path!(),
+            "::a_call_that_is_not_listed_is_seen_to_fail"
+        );
+        let (_, name) = name.split_once("::").unwrap();
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(CONFINED, "1")
+            .output()
+            .unwrap();
+        match output.status.code() {
+            Some(3) => println!("skipped: this kernel has no filters of system calls"),
+            code => assert_eq!(code, Some(0), "{output:?}"),
+        }
+    }
+
     #[test]
     fn the_whole_list_fits_a_filter_of_the_kernel() {
         let program = program(7, LISTED.numbers(), 99);

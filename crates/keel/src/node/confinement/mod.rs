@@ -13,9 +13,21 @@ use super::log;
 use crate::config::{Config, SystemCalls};
 use crate::error::CliError;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-pub(crate) use paths::{is_device, version as landlock_version};
+pub(crate) use paths::version as landlock_version;
+
+/// The folders and files that this process can open, once the kernel restricts it to them. This lasts until it ends.
+static LISTED: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Returns whether the kernel lets this process open a file at this path. Links are resolved now, while those of the
+/// rules were resolved at the start.
+pub(crate) fn permits(path: &Path) -> bool {
+    LISTED
+        .get()
+        .is_none_or(|listed| paths::are_in(listed, path))
+}
 
 /// Confines this thread, and those that it starts from now on, to the files of the configuration at `path`. A kernel
 /// without Landlock is logged: the other protections remain.
@@ -32,7 +44,11 @@ pub(crate) fn confine_files(config: &Config, path: &Path) -> Result<(), CliError
         }
     };
     let rules = paths::rules(config, path);
+    let listed = paths::places(&rules);
     paths::restrict(&rules, version).map_err(|error| failed("node.paths", &error))?;
+    // A process is restricted once.
+    let _ = LISTED.set(listed);
+    crate::config::files_are_listed();
     let text = format!("{} places, with version {version} of Landlock", rules.len());
     log::event("paths", text);
     Ok(())

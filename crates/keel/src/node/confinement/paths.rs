@@ -1,13 +1,14 @@
 //! The files that a node may open and make, as rules for Landlock. What is open already stays usable.
 
 use crate::config::Config;
+use crate::persistence::is_device;
 use ingest::modbus::Address;
 use nix::sys::prctl;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 /// Rights that the kernel has for files and folders (`LANDLOCK_ACCESS_FS_…`), in the order of their bits.
 const EXECUTE: u64 = 1;
@@ -100,9 +101,28 @@ pub(super) fn rules(config: &Config, config_path: &Path) -> Vec<Rule> {
     rules
 }
 
-/// Returns whether a path leads to a device. Its folder has other devices.
-pub(crate) fn is_device(path: &Path) -> bool {
-    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+/// Returns the places of the rules as the kernel sees them: without links.
+pub(super) fn places(rules: &[Rule]) -> Vec<PathBuf> {
+    rules.iter().map(|rule| real(&rule.path)).collect()
+}
+
+/// Returns whether a file is in one of these places, and so is what it leads to.
+pub(super) fn are_in(places: &[PathBuf], path: &Path) -> bool {
+    let real = real(path);
+    places.iter().any(|place| real.starts_with(place))
+}
+
+/// Returns where a path leads. Of one that does not exist, that is where its folder leads.
+fn real(path: &Path) -> PathBuf {
+    if let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    let folder = folder_of(path);
+    let folder = folder.canonicalize().or_else(|_| absolute(&folder));
+    match (folder, path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -229,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_folders_are_those_of_image_sockets_and_region_alone() {
+    fn only_folders_of_image_sockets_and_region_are_written() {
         let text = "[store]\nimage = \"/var/lib/keel/store.img\"\n[node]\nsocket = \"/run/keel/keel.sock\"\n\
                     [line]\nunix_socket = \"/run/keel/line.sock\"\n[region]\nfile = \"/dev/shm/keel\"\n\
                     [http]\ntoken_file = \"/etc/keel/secrets/tokens\"\n\
@@ -277,7 +297,34 @@ mod tests {
     }
 
     #[test]
-    fn the_rights_of_files_are_some_of_those_of_folders() {
+    fn a_file_behind_a_link_out_of_the_listed_folders_is_not_listed() {
+        let name = format!("keel-listed-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let (inside, outside) = (folder.join("inside"), folder.join("outside"));
+        for place in [&inside, &outside] {
+            std::fs::create_dir_all(place).unwrap();
+            std::fs::write(place.join("secret"), "word").unwrap();
+        }
+        std::os::unix::fs::symlink(outside.join("secret"), inside.join("link")).unwrap();
+        let rule = Rule {
+            path: inside.clone(),
+            is_written: false,
+        };
+        let places = places(&[rule]);
+        for (path, is_listed) in [
+            (inside.join("secret"), true),
+            (inside.join("later"), true),
+            (inside.join("link"), false),
+            (outside.join("secret"), false),
+            (folder.join("inside-not/later"), false),
+        ] {
+            assert_eq!(are_in(&places, &path), is_listed, "{}", path.display());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_rights_of_files_are_a_subset_of_the_rights_of_folders() {
         assert_eq!(WRITE & OF_FILES, READ_FILE | WRITE_FILE | TRUNCATE);
         assert_eq!((READ | WRITE) & !(OF_VERSION_1 | TRUNCATE), 0);
         assert_eq!(WRITE & EXECUTE, 0);

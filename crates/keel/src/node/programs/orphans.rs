@@ -152,7 +152,7 @@ impl Search {
             entries.find_map(|entry| entry.strip_prefix(name))
         };
         let task = value(b"KEEL_TASK=")?;
-        if value(b"KEEL_STORE=")? != self.store.as_bytes() || !sees_what_we_see(number) {
+        if value(b"KEEL_STORE=")? != self.store.as_bytes() || !shares_our_file_system(number) {
             return None;
         }
         Some(Orphan {
@@ -210,7 +210,7 @@ fn ancestors() -> BTreeSet<libc::pid_t> {
 }
 
 /// Returns whether the process sees the same file system: a copy of the store may be in another container.
-fn sees_what_we_see(number: libc::pid_t) -> bool {
+fn shares_our_file_system(number: libc::pid_t) -> bool {
     let look = |name: &str, process: &str| {
         let found = std::fs::metadata(format!("/proc/{process}/{name}")).ok()?;
         Some((found.dev(), found.ino()))

@@ -324,10 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_ended_is_given_back_and_can_be_ended_later() {
+    fn a_process_that_cannot_be_ended_is_given_back_for_a_later_end() {
         // SAFETY: a plain system call.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can become a user who may not end the process");
+            println!("skipped: only root can become a user without the right to end the process");
             return;
         }
         let (watch, events) = Watch::new(());
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_gone_to_another_group_is_ended_too() {
+    fn a_process_in_another_group_is_ended_too() {
         let (watch, events) = Watch::new(());
         let mut command = Command::new("python3");
         command.args([

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_is_nobodys_to_slow_down() {
+    fn a_thread_that_has_ended_is_not_slowed_down() {
         // SAFETY: a plain system call that cannot fail.
         let number = || unsafe { libc::gettid() }.unsigned_abs();
         let (wait, end) = std::sync::mpsc::channel::<()>();

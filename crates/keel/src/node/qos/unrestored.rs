@@ -212,8 +212,10 @@ fn restore_file(path: &Path) -> Result<usize, Option<UnrestoredFile>> {
             if is_theirs || process == Some(std::process::id()) {
                 return Err(None);
             }
-            let who = process.map_or("another".to_owned(), |process| process.to_string());
-            let why = format!("process {who} sets the speed of these processors now");
+            let setter = process.map_or("another process".to_owned(), |process| {
+                format!("process {process}")
+            });
+            let why = format!("{setter} sets the speed of these processors now");
             return Err(unrestored(advice(path, &saved.unset(&why)), true));
         }
         Ok(lock) => Some(lock),
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_saved_beside_the_store_whatever_the_socket_is_called() {
+    fn settings_are_saved_beside_the_store_with_any_socket_name() {
         let places = |text: &str| {
             let config = Config::parse(text, "test", Path::new("/nowhere")).unwrap();
             Places::of(&config)

@@ -274,7 +274,7 @@ impl Logs {
             Err(NotAdded::Changed) => {
                 return Err(StorageError::Failed {
                     code: Code::Stale,
-                    message: "a new file was changed by somebody else".to_owned(),
+                    message: "another process changed a new file".to_owned(),
                 });
             }
         }
@@ -392,7 +392,7 @@ impl Logs {
         }
         Err(StorageError::Failed {
             code: Code::Busy,
-            message: "somebody else changes the files".to_owned(),
+            message: "another process changes the files".to_owned(),
         })
     }
 

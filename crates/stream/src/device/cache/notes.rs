@@ -149,7 +149,7 @@ impl Logs {
             }
         }
         Err(CacheError::Damaged(
-            "somebody else changes the files of the cache".to_owned(),
+            "another process changes the files of the cache".to_owned(),
         ))
     }
 

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_has_made_longer_is_not_read_to_its_end() {
+    fn a_file_with_zeros_appended_is_not_read_to_its_end() {
         let header = LogHeader {
             kind: LogKind::Blocks,
             number: 1,

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_belongs_to_the_content_is_kept() {
+    fn only_hashes_of_the_content_are_kept() {
         let groups = Groups::new(1 << 20);
         let (good, bad) = (list(1, 300), list(2, 300));
         let content = good.content();

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_places_neither_alone_can_be_rolled_back() {
+    fn neither_of_two_places_can_be_rolled_back_alone() {
         let folder = std::env::temp_dir().join(format!("keel-seen-both-{}", std::process::id()));
         let state = Some(folder.as_path());
         let open = || {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_brings_the_next_run_and_no_line_what_lies_behind_the_file() {
+    fn a_long_line_brings_the_next_run_and_no_blocks_behind_the_file() {
         let mut readahead = Readahead::new(2048);
         assert_eq!(readahead.read(at(100), 6400, true, FAR), 4..5);
         assert_eq!(

@@ -56,6 +56,10 @@ pub(crate) struct Task {
     prefetched: HashSet<BlockAt>,
     // Some reads may not have been observed.
     is_blind: bool,
+    // A read has failed, so what the task would have read after that is unknown.
+    is_incomplete: bool,
+    // Blocks of the trace whose last read has failed.
+    failed: HashSet<BlockAt>,
     /// The end of its first action is handled: it was reported to the server, or no server knew the task.
     pub is_end_reported: bool,
     // The length of the trace at that time, and whether it was reported to a server.
@@ -129,6 +133,8 @@ impl Tasks {
             probed: HashSet::new(),
             prefetched: HashSet::new(),
             is_blind,
+            is_incomplete: false,
+            failed: HashSet::new(),
             is_end_reported: false,
             start_blocks: None,
             was_reported: false,
@@ -244,13 +250,34 @@ impl Tasks {
         lost
     }
 
-    /// Returns the tasks that no server knows and whose start is not over.
+    /// Returns the tasks that no server knows and whose start is not over. A start with a failed read is not among
+    /// them: it would teach the server less than the task needs.
     pub fn unknown(&self) -> Vec<Token> {
+        let is_unknown =
+            |task: &Task| task.wire.is_none() && !task.is_incomplete && !task.is_end_reported;
         self.tasks
             .iter()
-            .filter(|(_, task)| task.wire.is_none() && !task.is_end_reported)
+            .filter(|(_, task)| is_unknown(task))
             .map(|(token, _)| *token)
             .collect()
+    }
+
+    /// Records that a read of a task has failed, so that its start counts as incomplete.
+    pub fn read_failed(&mut self, token: &Token, at: BlockAt) {
+        if let Some(task) = self.tasks.get_mut(token) {
+            task.is_incomplete = true;
+            if task.seen.contains(&at) && task.failed.insert(at) {
+                task.start.read = task.start.read.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Makes the server's token of an incomplete task unused. Returns the connection on which the server follows it, if
+    /// any.
+    pub fn leave_server(&mut self, token: &Token) -> Option<u64> {
+        let (_, connection) = self.tasks.get(token)?.wire?;
+        self.lose_wire(token);
+        Some(connection)
     }
 
     /// Records that a program of a task reads a block. Returns false if it was read before or cannot be recorded.
@@ -259,6 +286,10 @@ impl Tasks {
             return false;
         };
         if task.seen.contains(&at) {
+            // The block is read again after a failure. If it fails again, `read_failed` takes this back.
+            if task.failed.remove(&at) {
+                task.start.read += 1;
+            }
             return false;
         }
         if self.traced >= TRACED_MAX {
@@ -351,10 +382,11 @@ impl Task {
     }
 
     /// Returns what its start read and whether all reads were observed, if this was not reported to any server, to be
-    /// reported later.
+    /// reported later. A start with a failed read is never reported: what it did not reach would count as unused.
     pub fn unreported_start(&self) -> Option<UnreportedStart> {
         let blocks = &self.trace[..self.start_blocks.unwrap_or(self.trace.len())];
-        (self.wire.is_none() && !self.was_reported && !blocks.is_empty()).then(|| UnreportedStart {
+        let is_unreported = self.wire.is_none() && !self.was_reported && !self.is_incomplete;
+        (is_unreported && !blocks.is_empty()).then(|| UnreportedStart {
             file: self.file,
             blocks: blocks.to_vec(),
             is_exact: self.is_exact() || !self.is_blind && self.begun.is_none(),
@@ -444,9 +476,14 @@ impl Task {
         self.prefetched.difference(&self.seen).count() as u64
     }
 
-    /// Whether all reads were observed.
+    /// Whether all reads were observed, and none has failed.
     pub fn is_exact(&self) -> bool {
-        !self.is_blind && (self.is_audit || self.begun == Some(0))
+        !self.is_blind && !self.is_incomplete && (self.is_audit || self.begun == Some(0))
+    }
+
+    /// Whether a read has failed, so that what the task needs after that is unknown.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
     }
 
     /// Ends its start, at the end of its first action or of the task. Returns the figures and what its next start will
@@ -461,21 +498,23 @@ impl Task {
         Some((start, self.needed()))
     }
 
-    /// Returns what its next start will need, in order, as far as this one knows. These are the prefetched blocks and
-    /// the others that were read. If all reads were observed, they are only the blocks that were read.
+    /// Returns what its next start will need, in order, as far as this one knows. If the start was audited and all
+    /// reads were observed, these are the blocks that were read. Else they are also the server's plan and what was
+    /// known before. This start may have found blocks in the page cache, or may have failed before it needed them.
     pub fn needed(&self) -> Vec<BlockAt> {
-        if self.is_exact() {
-            return self.trace.clone();
-        }
-        let known = match self.plan.is_empty() {
-            true => self.before.as_slice(),
-            false => &self.plan,
+        let parts: [&[BlockAt]; 3] = match (self.is_exact(), self.is_audit) {
+            (true, true) => return self.trace.clone(),
+            (true, false) => [self.trace.as_slice(), self.before.as_slice(), &[]],
+            (false, _) => [
+                self.plan.as_slice(),
+                self.before.as_slice(),
+                self.trace.as_slice(),
+            ],
         };
-        let mut all = known.to_vec();
-        let known: HashSet<_> = known.iter().copied().collect();
-        all.extend(self.trace.iter().filter(|at| !known.contains(at)));
-        all.truncate(PLAN_BLOCKS_MAX);
-        all
+        let mut known = HashSet::new();
+        let all = parts.into_iter().flatten().copied();
+        let once = all.filter(|at| known.insert(*at));
+        once.take(PLAN_BLOCKS_MAX).collect()
     }
 }
 
@@ -577,7 +616,83 @@ mod tests {
         let task = tasks.get(&TOKEN).unwrap();
         assert_eq!(task.needed(), [1, 2, 4].map(block));
         task.begun = Some(0);
+        assert_eq!(task.needed(), [4, 1, 2].map(block));
+        task.is_audit = true;
         assert_eq!(task.needed(), [4, 1].map(block));
+    }
+
+    #[test]
+    fn a_start_that_found_the_program_in_the_page_cache_does_not_shrink_what_is_needed() {
+        let now = Instant::now();
+        let mut tasks = Tasks::default();
+        let before = Arc::new((0..9).map(block).collect::<Vec<_>>());
+        assert!(tasks.begin(TOKEN, FileId(7), before, true, now));
+        tasks.set_wire(&TOKEN, WIRE, 1);
+        // The server's action has less than the device has seen.
+        let task = tasks.get(&TOKEN).unwrap();
+        task.begun = Some(3);
+        task.add_plan(&[4, 5, 6].map(block));
+        tasks.read(&TOKEN, block(8), now);
+        let mut needed = tasks.get(&TOKEN).unwrap().needed();
+        assert_eq!(needed[..3], [4, 5, 6].map(block));
+        needed.sort_unstable();
+        assert_eq!(needed, (0..9).map(block).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_start_with_a_failed_read_is_reported_to_no_server() {
+        let now = Instant::now();
+        let mut tasks = Tasks::default();
+        let before = Arc::new([1, 2].map(block).to_vec());
+        assert!(tasks.begin(TOKEN, FileId(7), before, false, now));
+        tasks.read(&TOKEN, block(1), now);
+        assert_eq!(tasks.unknown(), [TOKEN]);
+        tasks.read(&TOKEN, block(4), now);
+        tasks.read_failed(&TOKEN, block(4));
+        assert_eq!(
+            tasks.unknown(),
+            [],
+            "it is not announced to a server that is back"
+        );
+        assert_eq!(tasks.leave_server(&TOKEN), None);
+        let ended = tasks.end(&TOKEN);
+        let mut task = ended.unwrap();
+        assert_eq!(task.unreported_start(), None);
+        let (start, needed) = task.end_start().unwrap();
+        assert_eq!((start.read, start.is_exact), (1, false));
+        assert_eq!(needed, [1, 2, 4].map(block));
+
+        // An audited start that the server follows: it is not exact, and the server loses sight of it.
+        let mut tasks = running(now);
+        let task = tasks.get(&TOKEN).unwrap();
+        (task.is_audit, task.begun) = (true, Some(2));
+        assert!(task.is_exact());
+        tasks.read(&TOKEN, block(1), now);
+        tasks.read_failed(&TOKEN, block(1));
+        assert!(!tasks.get(&TOKEN).unwrap().is_exact());
+        assert_eq!(tasks.leave_server(&TOKEN), Some(1));
+        assert!(tasks.by_wire(&WIRE).is_none() && tasks.has_ended(&WIRE));
+        let reports = tasks.take_due(now + QUIET);
+        assert!(
+            reports.iter().all(|report| report.connection == 0),
+            "{reports:?}"
+        );
+    }
+
+    #[test]
+    fn a_failed_read_does_not_count_as_read_until_it_succeeds() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        let read = |tasks: &mut Tasks| tasks.get(&TOKEN).unwrap().start.read;
+        tasks.read(&TOKEN, block(1), now);
+        for _ in 0..2 {
+            tasks.read_failed(&TOKEN, block(1));
+            assert_eq!(read(&mut tasks), 0);
+            tasks.read(&TOKEN, block(1), now);
+            assert_eq!(read(&mut tasks), 1);
+        }
+        tasks.read_failed(&TOKEN, block(9));
+        assert_eq!(read(&mut tasks), 1, "a block that was never in the trace");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use super::state::Reader;
 use crate::block::{BlockAt, Token};
 use crate::device::counters::{Start, add};
-use crate::device::prefetch::{Report, Tasks};
+use crate::device::prefetch::{Report, Task, Tasks};
 use crate::device::random::random;
 use crate::device::transport::{Connection, Exchange, InFlight};
-use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Held, Request};
+use crate::wire::{BLOCKS_PER_MESSAGE_MAX, HeldBlocks, Request};
 use std::time::Instant;
 
 impl Reader {
@@ -15,10 +15,11 @@ impl Reader {
         let Some(wire) = random().map(Token) else {
             return;
         };
-        let held = Held::of(held);
+        let held = HeldBlocks::of(held);
         // Send under the lock: a read of the task must not be sent before its begin.
         self.prefetch.tasks(|tasks| {
-            let Some(task) = tasks.get(&token).filter(|task| task.wire.is_none()) else {
+            let is_to_begin = |task: &&mut Task| task.wire.is_none() && !task.is_incomplete();
+            let Some(task) = tasks.get(&token).filter(is_to_begin) else {
                 return;
             };
             let file = task.file;
@@ -80,7 +81,7 @@ impl Reader {
             let begin = Request::Begin {
                 token: wire,
                 task: start.file,
-                held: Held::of(held),
+                held: HeldBlocks::of(held),
             };
             self.prefetch.tasks(|tasks| tasks.reported_late(wire));
             let traces = start.blocks.chunks(BLOCKS_PER_MESSAGE_MAX);

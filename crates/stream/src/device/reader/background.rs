@@ -114,7 +114,7 @@ fn see_resident(reader: &Reader, token: Token) {
     if !reader.has_pages() {
         return;
     }
-    let (resident, _) = reader.resident(&plan);
+    let resident = reader.resident(&plan).resident;
     reader.prefetch.tasks(|tasks| {
         if !is_audit {
             // Otherwise the server would take a file for unused whose first block is read unobserved.

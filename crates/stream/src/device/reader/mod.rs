@@ -12,4 +12,4 @@ mod read;
 mod receive;
 mod state;
 
-pub(super) use state::{JOBS_MAX, Reader};
+pub(super) use state::{JOBS_MAX, Reader, Residence};

@@ -74,7 +74,31 @@ impl Reader {
             Err(_) => add(&counts.reads_failed, 1),
             Ok(_) => {}
         }
+        if let (Some(token), Err(error)) = (token, &result) {
+            self.note_failed(&token, at, *error);
+        }
         result
+    }
+
+    // Records that a read of a task has failed. Its server must not take the task for complete. The program ends early
+    // or does without the rest, and what it did not reach would count as unused. No message says so. A task whose
+    // connection ends teaches nothing that an action does not have, so the connection is ended. A server that has
+    // answered that a block is damaged knows by itself.
+    fn note_failed(&self, token: &Token, at: BlockAt, error: ReadError) {
+        if error == ReadError::NoSuchBlock {
+            return;
+        }
+        let connection = self.prefetch.tasks(|tasks| {
+            tasks.read_failed(token, at);
+            match error {
+                ReadError::Damaged => None,
+                _ => tasks.leave_server(token),
+            }
+        });
+        let connection = connection.and_then(|number| self.transport.connection(number));
+        if let Some(connection) = connection.filter(|_| error == ReadError::Late) {
+            connection.close();
+        }
     }
 
     /// Returns a block if it is in the buffer.

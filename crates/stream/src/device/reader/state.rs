@@ -32,6 +32,15 @@ pub(crate) enum Job {
     Resident(Token),
 }
 
+/// Which blocks are in the page cache of the mount.
+pub(crate) struct Residence {
+    pub resident: Vec<BlockAt>,
+    /// The others, also those for which the kernel does not say it.
+    pub others: Vec<BlockAt>,
+    /// The kernel said it for all of them.
+    pub is_known: bool,
+}
+
 /// A device.
 pub(crate) struct Reader {
     pub settings: Settings,
@@ -92,18 +101,30 @@ impl Reader {
     }
 
     /// Returns which of these blocks are in the page cache, and which are not. May wait for a thread of the mount.
-    pub fn resident(&self, blocks: &[BlockAt]) -> (Vec<BlockAt>, Vec<BlockAt>) {
+    pub fn resident(&self, blocks: &[BlockAt]) -> Residence {
         let Some(page_cache) = self.pages() else {
-            return (Vec::new(), blocks.to_vec());
+            return Residence {
+                resident: Vec::new(),
+                others: blocks.to_vec(),
+                is_known: true,
+            };
         };
+        let mut is_known = true;
         let mut files: HashMap<FileId, Vec<bool>> = HashMap::new();
-        blocks.iter().copied().partition(|at| {
+        let (resident, others) = blocks.iter().copied().partition(|at| {
             let pages = files.entry(at.file).or_insert_with(|| {
                 let count = self.disk.manifest.blocks(at.file);
-                page_cache.resident(at.file, count).unwrap_or_default()
+                let pages = page_cache.resident(at.file, count);
+                is_known &= pages.is_some();
+                pages.unwrap_or_default()
             });
             pages.get(at.index as usize) == Some(&true)
-        })
+        });
+        Residence {
+            resident,
+            others,
+            is_known,
+        }
     }
 
     /// Queues a background job.

@@ -195,7 +195,7 @@ pub(crate) fn said_of(reason: Refusal) -> &'static str {
         Refusal::TokenReused | Refusal::NoSuchToken => "the server does not know this task",
         Refusal::Limit => "the server is at a limit",
         Refusal::Damaged => "what the server's store holds of it is damaged",
-        Refusal::NoList => "the server cannot read its list of devices, and lets nobody in",
+        Refusal::NoList => "the server cannot read its list of devices, and lets no device in",
     }
 }
 

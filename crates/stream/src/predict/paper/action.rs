@@ -159,6 +159,7 @@ impl Action {
             task: file,
             kind: self.kind,
             segments,
+            others: 0,
             runs: self.runs,
         }
     }

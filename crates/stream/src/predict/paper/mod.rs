@@ -17,7 +17,7 @@ use super::task::run::in_order;
 use super::tokens::Tokens;
 use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, Token};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use action::{Action, Delivery, Executable};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -280,7 +280,7 @@ enum Found {
 }
 
 impl Predictor for PaperPredictor {
-    fn begin(&mut self, token: Token, _task: FileId, _held: &Held, now_ms: u64) -> Begun {
+    fn begin(&mut self, token: Token, _task: FileId, _held: &HeldBlocks, now_ms: u64) -> Begun {
         if let Ok(forgotten) = self.runs.admit(token, now_ms, &mut self.counters) {
             if let Some(run) = forgotten {
                 self.end_run(run, false);

@@ -37,7 +37,7 @@ impl Driver {
         let token = Token(self.tokens.to_le_bytes());
         let begun = self
             .predictor
-            .begin(token, FILE, &Held::default(), self.now_ms);
+            .begin(token, FILE, &HeldBlocks::default(), self.now_ms);
         assert_eq!(begun, Begun::default());
         token
     }
@@ -252,7 +252,7 @@ fn two_runs_at_once_have_a_state_each() {
 }
 
 #[test]
-fn two_constructions_of_the_same_make_one_action() {
+fn two_constructions_of_one_program_make_one_action() {
     let mut driver = Driver::new(4);
     let (left, right) = (driver.begin(), driver.begin());
     for index in 0..10 {
@@ -302,7 +302,7 @@ fn every_table_has_its_limit() {
 }
 
 #[test]
-fn neighbours_that_were_read_are_part_of_what_is_recorded() {
+fn neighbours_that_were_read_are_recorded() {
     let mut driver = Driver::new(4);
     let token = driver.begin();
     for index in [1, 9] {

@@ -130,6 +130,13 @@ impl Action {
         self.planned.as_ref().map(|planned| &planned.plan)
     }
 
+    /// Returns the blocks that some of the last runs have read and that the plan does not have, in order. They are sent
+    /// on a guess, when one of them is requested.
+    pub(super) fn others(&self) -> impl Iterator<Item = BlockAt> + '_ {
+        let others = self.entries.iter().filter(|entry| !entry.is_planned);
+        others.map(|entry| entry.at)
+    }
+
     /// Returns the entry of a block.
     pub(super) fn entry(&self, at: BlockAt) -> Option<&Entry> {
         self.places.get(&at).map(|place| &self.entries[*place])

@@ -2,7 +2,10 @@
 
 use super::action::Action;
 use super::run::Phase;
-use std::collections::BTreeMap;
+use crate::block::BlockAt;
+use crate::predict::Plan;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 /// The learned actions of a task.
 #[derive(Default)]
@@ -10,4 +13,29 @@ pub(super) struct Task {
     pub(super) actions: BTreeMap<Phase, Action>,
     /// Grows with each use of any task.
     pub(super) used: u64,
+    /// The result of [`Task::all_needed`], until an action changes.
+    pub(super) needed: Option<Arc<Plan>>,
+}
+
+impl Task {
+    /// Returns every block that may be sent for the task. These are the plan of its start, the blocks that only some of
+    /// its starts read, and those of its other actions.
+    pub(super) fn all_needed(&self) -> Option<Arc<Plan>> {
+        let mut known = HashSet::new();
+        let mut blocks: Vec<BlockAt> = Vec::new();
+        // The startup action is the first one.
+        for action in self.actions.values() {
+            let planned = action.plan().into_iter().flat_map(|plan| plan.blocks());
+            blocks.extend(
+                planned
+                    .chain(action.others())
+                    .filter(|at| known.insert(*at)),
+            );
+        }
+        let startup = self.actions.get(&Phase::Startup).and_then(Action::plan);
+        if let Some(plan) = startup.filter(|plan| plan.blocks().count() == blocks.len()) {
+            return Some(Arc::clone(plan));
+        }
+        (!blocks.is_empty()).then(|| Arc::new(Plan::of(&blocks)))
+    }
 }

@@ -19,7 +19,7 @@ mod tests;
 use super::tokens::Tokens;
 use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use action::{Observed, Planned};
 use learned::Task;
 use run::{Phase, Run};
@@ -93,14 +93,22 @@ impl TaskPredictor {
             .is_some_and(|task| task.actions.contains_key(&phase))
     }
 
+    fn knows_all(&self, task: FileId, phase: Phase, blocks: &[BlockAt]) -> bool {
+        let task = self.tasks.get(&task);
+        let action = task.and_then(|task| task.actions.get(&phase));
+        action.is_some_and(|action| blocks.iter().all(|at| action.entry(*at).is_some()))
+    }
+
     fn learn(&mut self, run: &Run, phase: Phase, blocks: &[BlockAt], is_exact: bool) {
-        if blocks.is_empty() {
+        if blocks.is_empty() || (run.is_incomplete && self.knows_all(run.task, phase, blocks)) {
+            // An incomplete run only adds blocks: what it did not reach is unknown, not unread.
             return;
         }
         self.make_room(run.task);
         let used = self.next_use();
         let task = self.tasks.entry(run.task).or_default();
         task.used = used;
+        task.needed = None;
         let workloads = task
             .actions
             .keys()
@@ -130,14 +138,15 @@ impl TaskPredictor {
         );
         let action = task.actions.entry(phase).or_default();
         let before = action.entries.len();
-        let hidden = run.hidden();
+        let (is_incomplete, is_hidden) = (run.is_incomplete, run.hidden());
+        let hidden = |at: BlockAt| is_incomplete || is_hidden(at);
         let observed = Observed {
             blocks,
-            is_exact: is_exact && !run.has_company,
+            is_exact: is_exact && !run.has_company && !is_incomplete,
             hidden: &hidden,
-            was_stopped: run.was_stopped,
+            was_stopped: run.was_stopped && !is_incomplete,
             is_ahead: run.is_ahead,
-            files: run.files_shown(blocks),
+            files: run.files_shown(blocks).filter(|_| !is_incomplete),
             guessed: &run.guessed,
         };
         action.learn(&observed, &self.settings, room, &mut self.counters);
@@ -332,7 +341,7 @@ impl TaskPredictor {
         let Some(slot) = self.runs.get_mut(token) else {
             return T::default();
         };
-        let placeholder = Run::new(slot.task, Held::default(), 0);
+        let placeholder = Run::new(slot.task, HeldBlocks::default(), 0);
         let mut run = std::mem::replace(slot, placeholder);
         let result = what(self, &mut run);
         if let Some(slot) = self.runs.get_mut(token) {
@@ -345,7 +354,7 @@ impl TaskPredictor {
         &mut self,
         token: Token,
         task: FileId,
-        held: &Held,
+        held: &HeldBlocks,
         may_audit: bool,
         now_ms: u64,
     ) -> Begun {
@@ -368,11 +377,17 @@ impl TaskPredictor {
 }
 
 impl Predictor for TaskPredictor {
-    fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+    fn begin(&mut self, token: Token, task: FileId, held: &HeldBlocks, now_ms: u64) -> Begun {
         self.begin_run(token, task, held, true, now_ms)
     }
 
-    fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+    fn begin_beside(
+        &mut self,
+        token: Token,
+        task: FileId,
+        held: &HeldBlocks,
+        now_ms: u64,
+    ) -> Begun {
         self.begin_run(token, task, held, false, now_ms)
     }
 
@@ -430,6 +445,10 @@ impl Predictor for TaskPredictor {
         }
     }
 
+    fn failed(&mut self, token: Token) {
+        self.with(token, |_, run| run.is_incomplete = true);
+    }
+
     fn tick(&mut self, now_ms: u64) {
         let silent_ms = self.settings.pause_ms + PAUSE_GRACE_MS;
         let mut silent: Vec<Token> = self
@@ -443,13 +462,25 @@ impl Predictor for TaskPredictor {
         // The runs have no order; the result of learning must not depend on it.
         silent.sort_unstable();
         for token in silent {
-            self.with(token, |this, run| this.end_phase(run, false, false, now_ms));
+            self.with(token, |this, run| {
+                // Its device may wait for a block, so the rest of the start may follow.
+                run.is_incomplete = true;
+                this.end_phase(run, false, false, now_ms);
+            });
         }
     }
 
     fn plan(&self, task: FileId) -> Option<Arc<Plan>> {
         let task = self.tasks.get(&task)?;
         task.actions.get(&Phase::Startup)?.plan().cloned()
+    }
+
+    fn needed(&mut self, task: FileId) -> Option<Arc<Plan>> {
+        let task = self.tasks.get_mut(&task)?;
+        if task.needed.is_none() {
+            task.needed = task.all_needed();
+        }
+        task.needed.clone()
     }
 
     fn actions(&self) -> Vec<ActionInfo> {
@@ -462,6 +493,7 @@ impl Predictor for TaskPredictor {
                     segments: action
                         .plan()
                         .map_or_else(Vec::new, |plan| plan.pieces.clone()),
+                    others: action.others().count(),
                     runs: action.runs,
                 });
             }
@@ -500,6 +532,7 @@ impl Predictor for TaskPredictor {
             self.uses += 1;
             let task = self.tasks.entry(file).or_default();
             task.used = self.uses;
+            task.needed = None;
             task.actions.insert(phase, action);
         }
         self.is_changed = false;

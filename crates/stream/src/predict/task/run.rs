@@ -3,7 +3,7 @@
 use super::action::Planned;
 use crate::block::{BlockAt, FileId};
 use crate::predict::ActionKind;
-use crate::wire::Held;
+use crate::wire::HeldBlocks;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const BESIDE: u8 = 16;
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) task: FileId,
-    pub(super) held: Held,
+    pub(super) held: HeldBlocks,
     /// `None` during a pause.
     pub(super) phase: Option<Phase>,
     /// Whether no later phase has begun.
@@ -58,6 +58,8 @@ pub(super) struct Run {
     pub(super) has_company: bool,
     /// It requested blocks of its plan that had not arrived, so it needs them earlier than the plan has them.
     pub(super) is_ahead: bool,
+    /// A read has failed in this phase, or the device has said nothing of its end. What it did not reach is unknown.
+    pub(super) is_incomplete: bool,
     /// The blocks sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
@@ -66,7 +68,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(task: FileId, held: Held, now_ms: u64) -> Self {
+    pub(super) fn new(task: FileId, held: HeldBlocks, now_ms: u64) -> Self {
         Self {
             task,
             held,
@@ -80,6 +82,7 @@ impl Run {
             has_asked: false,
             has_company: false,
             is_ahead: false,
+            is_incomplete: false,
             guessed: Vec::new(),
             asked: Vec::new(),
             traced: Vec::new(),
@@ -113,6 +116,7 @@ impl Run {
         self.mismatches = 0;
         self.has_company = false;
         self.is_ahead = false;
+        self.is_incomplete = false;
         self.guessed.clear();
     }
 

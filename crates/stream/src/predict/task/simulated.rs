@@ -158,7 +158,7 @@ impl World {
         let token = Token(self.tokens.to_le_bytes());
         let begun = self
             .predictor
-            .begin(token, TASK, &Held::default(), self.now_ms);
+            .begin(token, TASK, &HeldBlocks::default(), self.now_ms);
         let mut running = Running {
             token,
             reads,
@@ -350,7 +350,7 @@ fn varied_arguments_hit_most_and_waste_little() {
 }
 
 #[test]
-fn varied_arguments_of_a_program_with_a_small_core() {
+fn varied_arguments_of_a_program_with_a_small_core_hit_most() {
     // A core of 100 blocks; 20 parts of 100, of which each run reads 3 at random: most of what it reads varies.
     let program = Program::new(4, 100, 20, 100);
     let early = varied(&program, 6, 3, 1);
@@ -365,7 +365,7 @@ fn varied_arguments_of_a_program_with_a_small_core() {
 }
 
 #[test]
-fn blocks_read_by_chance_are_not_pushed_to_everybody() {
+fn blocks_read_by_chance_are_not_pushed() {
     // Each of 400 blocks beside the core is read in 3 of 10 runs, independently of everything else: they cannot be
     // predicted.
     let (mut world, mut random) = (World::new(), Random(9));

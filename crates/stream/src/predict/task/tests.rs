@@ -45,7 +45,7 @@ impl Driver {
         let token = self.token();
         let begun = self
             .predictor
-            .begin(token, TASK, &Held::default(), self.now_ms);
+            .begin(token, TASK, &HeldBlocks::default(), self.now_ms);
         (token, begun)
     }
 
@@ -77,7 +77,7 @@ fn plan_of(push: &Push) -> &Arc<Plan> {
 }
 
 #[test]
-fn the_second_start_gets_what_the_first_one_read_in_its_order() {
+fn the_second_start_gets_the_blocks_of_the_first_in_order() {
     let mut driver = Driver::default();
     let mut read = blocks(2, (0..50).rev());
     read.extend(blocks(1, 0..30));
@@ -231,7 +231,7 @@ fn held_blocks_are_not_sent_and_show_nothing() {
     let mut driver = Driver::default();
     let read = blocks(1, 0..40);
     driver.run(&read, true);
-    let held = Held {
+    let held = HeldBlocks {
         files: vec![(FileId(1), vec![(0, 40)])],
     };
     for _ in 0..40 {
@@ -292,7 +292,7 @@ fn after_a_pause_comes_a_workload_and_at_the_end_the_exit() {
 }
 
 #[test]
-fn a_pause_is_noticed_where_nobody_tells_of_it() {
+fn a_pause_is_noticed_without_a_report() {
     let mut driver = Driver::default();
     let (token, _) = driver.begin();
     for at in blocks(1, 0..5) {
@@ -320,14 +320,14 @@ fn a_pause_is_noticed_where_nobody_tells_of_it() {
 }
 
 #[test]
-fn a_run_that_began_before_anything_was_known_gets_what_was_learned_since() {
+fn a_run_begun_without_knowledge_gets_a_plan_learned_since() {
     let mut driver = Driver::default();
     let (early, other) = (driver.token(), driver.token());
     let read = blocks(1, 0..40);
     for token in [early, other] {
         let begun = driver
             .predictor
-            .begin(token, TASK, &Held::default(), driver.now_ms);
+            .begin(token, TASK, &HeldBlocks::default(), driver.now_ms);
         assert_eq!(begun, Begun::default());
     }
     driver.predictor.trace(other, &read, driver.now_ms);
@@ -343,10 +343,18 @@ fn tokens_are_taken_once() {
     driver.run(&read, true);
     let (token, _) = driver.begin();
     assert!(driver.predictor.is_used(token));
-    let mut begin = |token| driver.predictor.begin(token, TASK, &Held::default(), 0);
+    let mut begin = |token| {
+        driver
+            .predictor
+            .begin(token, TASK, &HeldBlocks::default(), 0)
+    };
     assert_eq!(begin(token), Begun::default());
     driver.predictor.end(token, true, true, 0);
-    let mut begin = |token| driver.predictor.begin(token, TASK, &Held::default(), 0);
+    let mut begin = |token| {
+        driver
+            .predictor
+            .begin(token, TASK, &HeldBlocks::default(), 0)
+    };
     assert_eq!(begin(token), Begun::default());
     driver.predictor.end(token, true, true, 0);
     assert_eq!(driver.predictor.request(token, read[0], 0), Push::Nothing);
@@ -369,9 +377,10 @@ fn every_table_has_its_limit() {
     let mut driver = Driver::new(settings);
     for task in 1..=5 {
         let token = driver.token();
-        let begun = driver
-            .predictor
-            .begin(token, FileId(task), &Held::default(), driver.now_ms);
+        let begun =
+            driver
+                .predictor
+                .begin(token, FileId(task), &HeldBlocks::default(), driver.now_ms);
         assert_eq!(begun, Begun::default());
         let read = blocks(task, 0..100);
         driver.predictor.trace(token, &read, driver.now_ms);
@@ -417,7 +426,7 @@ fn concurrent_starts_of_a_device_teach_nothing_false() {
     let now_ms = driver.now_ms;
     let (first, _) = driver.begin();
     let second = driver.token();
-    let (begin, held) = (now_ms, Held::default());
+    let (begin, held) = (now_ms, HeldBlocks::default());
     let begun = driver.predictor.begin_beside(second, TASK, &held, begin);
     assert!(!begun.is_audit, "the second start of a plan, but not alone");
     // What one run reads is there for the other one, which reads it unseen although it claims to show everything.
@@ -433,7 +442,7 @@ fn concurrent_starts_of_a_device_teach_nothing_false() {
 }
 
 #[test]
-fn a_run_whose_connection_is_lost_says_nothing_of_what_is_known() {
+fn a_run_that_lost_its_connection_does_not_change_the_plan() {
     let mut driver = Driver::default();
     let (core, now_and_then) = (blocks(1, 0..40), blocks(2, 0..20));
     let both = [core.clone(), now_and_then.clone()].concat();
@@ -457,6 +466,83 @@ fn a_run_whose_connection_is_lost_says_nothing_of_what_is_known() {
     }
     assert_eq!((driver.planned(), driver.predictor.recorded), (both, 0));
     assert!(!driver.predictor.take_changed());
+}
+
+/// A device that reports a start with a failed read as exact, or as a start in which each file shows its reads.
+#[test]
+fn a_start_with_a_failed_read_only_adds_to_the_action() {
+    for is_exact in [false, true] {
+        let mut driver = Driver::default();
+        let (core, rest) = (blocks(1, 0..40), blocks(2, 0..20));
+        let both = [core.clone(), rest].concat();
+        driver.run(&both, true);
+        assert!(driver.predictor.take_changed());
+        let mut fail = |read: &[BlockAt]| {
+            let (token, _) = driver.begin();
+            driver.predictor.trace(token, read, driver.now_ms);
+            driver.predictor.failed(token);
+            driver.predictor.end(token, is_exact, true, driver.now_ms);
+            driver.planned()
+        };
+        for count in [1, 40] {
+            for _ in 0..12 {
+                assert_eq!(fail(&core[..count]), both);
+            }
+        }
+        // It needs the block whose request has failed.
+        let mut with_new = fail(&[core[0], block(3, 7)]);
+        assert!(driver.predictor.take_changed());
+        with_new.retain(|at| at.file != FileId(3));
+        assert_eq!(with_new, both);
+    }
+}
+
+#[test]
+fn blocks_that_a_silent_start_has_not_reached_do_not_count_as_unread() {
+    let mut driver = Driver::default();
+    let (core, rest) = (blocks(1, 0..40), blocks(2, 0..20));
+    let both = [core.clone(), rest].concat();
+    driver.run(&both, true);
+    for _ in 0..12 {
+        // The device waits for its next block, and says nothing.
+        let (token, _) = driver.begin();
+        driver.predictor.trace(token, &core, driver.now_ms);
+        driver.predictor.tick(driver.now_ms + 5_000);
+        driver
+            .predictor
+            .end(token, false, true, driver.now_ms + 9_000);
+        assert_eq!(driver.planned(), both);
+    }
+}
+
+#[test]
+fn an_action_learned_from_a_failed_start_heals_at_the_next_good_start() {
+    let mut driver = Driver::default();
+    let all = blocks(1, 0..10);
+    let (token, _) = driver.begin();
+    driver.predictor.trace(token, &all[..1], driver.now_ms);
+    driver.predictor.cut(token, driver.now_ms);
+    assert_eq!(driver.planned(), all[..1]);
+    driver.run(&all, false);
+    assert_eq!(driver.planned(), all);
+}
+
+#[test]
+fn needed_blocks_are_the_plan_and_those_that_only_some_runs_read() {
+    let mut driver = Driver::default();
+    assert!(driver.predictor.needed(TASK).is_none());
+    let (core, part) = (blocks(1, 0..40), blocks(2, 0..20));
+    driver.run(&core, true);
+    let needed = |driver: &mut Driver| {
+        let needed = driver.predictor.needed(TASK).unwrap();
+        needed.blocks().collect::<Vec<_>>()
+    };
+    assert_eq!(needed(&mut driver), core);
+    // Another argument, once.
+    driver.run(&[core.clone(), part.clone()].concat(), true);
+    assert_eq!(driver.planned(), core);
+    assert_eq!(needed(&mut driver), [core, part].concat());
+    assert_eq!(driver.predictor.actions()[0].others, 20);
 }
 
 #[test]
@@ -489,7 +575,7 @@ fn a_file_that_shows_no_read_was_not_used_and_one_that_does_was() {
 }
 
 #[test]
-fn too_little_shown_says_nothing_and_what_was_held_neither() {
+fn short_runs_and_held_blocks_do_not_change_the_plan() {
     let mut driver = Driver::default();
     let parts = [blocks(1, 0..20), blocks(2, 0..60), blocks(3, 0..10)];
     let all = parts.concat();
@@ -500,7 +586,7 @@ fn too_little_shown_says_nothing_and_what_was_held_neither() {
     assert_eq!(driver.planned(), all);
     for _ in 0..6 {
         let token = driver.token();
-        let held = Held::of(parts[2].clone());
+        let held = HeldBlocks::of(parts[2].clone());
         driver.predictor.begin(token, TASK, &held, driver.now_ms);
         let shown = [parts[0][0], parts[1][0]];
         driver.predictor.trace(token, &shown, driver.now_ms);
@@ -599,7 +685,7 @@ proptest! {
             let token = |number: u8| Token([number; 16]);
             match input {
                 Input::Begin(number, task) => {
-                    let _ = predictor.begin(token(number), FileId(task), &Held::default(), now_ms);
+                    let _ = predictor.begin(token(number), FileId(task), &HeldBlocks::default(), now_ms);
                 }
                 Input::Request(number, file, index) => {
                     let push = predictor.request(token(number), block(file, index), now_ms);

@@ -1,5 +1,5 @@
 SUMMARY = "Node of Evenkeel: sensor readings to flash and to programs, in time"
-DESCRIPTION = "Takes readings from sensors, keeps them on flash whatever the power does, and shows them to programs that have to act on them in time."
+DESCRIPTION = "Takes readings from sensors, keeps them on flash across power cuts, and shows them to programs that have to act on them in time."
 SECTION = "console/utils"
 LICENSE = "Apache-2.0 | MIT"
 LIC_FILES_CHKSUM = "\
@@ -37,7 +37,7 @@ export BINDGEN_EXTRA_CLANG_ARGS = "--sysroot=${STAGING_DIR_TARGET}"
 do_install() {
     built=${B}/target/${CARGO_TARGET_SUBDIR}
     install -D -m 0755 $built/keel ${D}${bindir}/keel
-    # Where keel looks for it: ../lib/keel, whatever the system calls its folder of libraries.
+    # Where keel looks for it: ../lib/keel, also if the system names its folder of libraries differently.
     install -D -m 0755 $built/libkeelmem.so ${D}${nonarch_libdir}/keel/libkeelmem.so
     install -D -m 0755 $built/libkeel.so ${D}${libdir}/libkeel.so
     install -D -m 0644 ${S}/crates/libkeel-c/include/keel.h ${D}${includedir}/keel.h

@@ -82,7 +82,7 @@ fn a_read_of_an_unexpected_block_gets_it() {
 }
 
 #[test]
-fn several_threads_at_once() {
+fn several_threads_get_their_blocks_at_once() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
     let blocks: Vec<_> = (0..600).map(block).collect();

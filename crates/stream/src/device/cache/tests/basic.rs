@@ -35,7 +35,7 @@ fn a_put_block_is_found_at_once_and_after_opening_again() {
 }
 
 #[test]
-fn the_budget_is_never_exceeded_and_what_is_used_stays() {
+fn the_budget_is_never_exceeded_and_used_blocks_stay() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
     let (favourite, bytes) = block(0);

@@ -7,7 +7,7 @@ fn blocks(numbers: std::ops::Range<u64>) -> Vec<(BlockHash, Arc<[u8]>)> {
 }
 
 #[test]
-fn a_damaged_record_costs_itself_and_is_written_anew() {
+fn a_damaged_record_costs_only_its_blocks_and_is_written_anew() {
     let storage = MemoryStorage::default();
     let blocks = blocks(0..320);
     let cache = open(&storage);
@@ -109,7 +109,7 @@ fn blocks_of_a_cut_log_count_as_lost_once() {
 }
 
 #[test]
-fn a_file_that_vanishes_costs_what_was_in_it() {
+fn a_file_that_vanishes_costs_only_its_blocks() {
     let storage = MemoryStorage::default();
     let (before, after) = (blocks(0..64), blocks(64..128));
     let cache = open(&storage);
@@ -128,7 +128,7 @@ fn a_file_that_vanishes_costs_what_was_in_it() {
 }
 
 #[test]
-fn a_file_of_which_nothing_can_be_read_is_said_at_the_start() {
+fn an_unreadable_file_is_reported_at_the_start() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
     put_all(&cache, &blocks(0..64));
@@ -190,7 +190,7 @@ fn a_full_disk_makes_the_cache_smaller_and_stops_no_note() {
 }
 
 #[test]
-fn on_a_full_disk_logs_are_smaller_until_it_has_room_again() {
+fn logs_on_a_full_disk_are_smaller_until_it_has_room_again() {
     let options = CacheOptions {
         bytes_max: 32 << 20,
         ..OPTIONS

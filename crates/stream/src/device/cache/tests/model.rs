@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn as_a_map_that_may_forget_what_was_damaged(steps in steps()) {
+    fn a_cache_agrees_with_a_map_that_may_forget_damaged_blocks(steps in steps()) {
         let storage = MemoryStorage::default();
         let mut cache = Some(open(&storage));
         let mut blocks: HashMap<BlockHash, Arc<[u8]>> = HashMap::new();

@@ -141,7 +141,7 @@ fn a_version_is_kept_in_two_places_of_which_each_is_enough() {
 }
 
 #[test]
-fn a_version_finds_room_on_a_full_disk_in_what_its_last_block_leaves() {
+fn a_version_note_fits_on_a_full_disk_into_the_last_block() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
     cache.set_note("seen-1", b"version 1").unwrap();

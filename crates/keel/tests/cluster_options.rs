@@ -1,0 +1,212 @@
+//! Options of `keel cluster`, `keel advise` and `keel cluster report` that have no effect or contradict each other.
+//! Commands that fail or are interrupted are here, too. All of them say what is wrong, and leave nothing behind.
+
+use crate::common::{TempDir, fails, keel, one_line, run, wait_until};
+use cluster::results::{ResultFile, Row};
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+/// Writes readings of 1 kHz.
+fn readings(dir: &TempDir, rows: u32) -> String {
+    let mut text = "time_ms,value\n".to_owned();
+    for row in 0..rows {
+        writeln!(text, "{row},{}", row * 7_919 % 1_000).unwrap();
+    }
+    let path = dir.file("day.csv");
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn options_of_a_measurement_without_effect_are_refused_with_their_names() {
+    let dir = TempDir::new();
+    let hosts = dir.file("hosts");
+    fs::write(&hosts, "localhost:2\n").unwrap();
+    let hosts = hosts.display().to_string();
+    let cases: [(&[&str], &str); 7] = [
+        (
+            &["--interface", "eth0"],
+            "--interface: all ranks are on one host",
+        ),
+        (
+            &["--address", "10.0.0.5/24"],
+            "--address: all ranks are on one host",
+        ),
+        (&["--samples", "3", "--repetitions", "2"], "--repetitions"),
+        (
+            &["--sizes", "4,4"],
+            "--sizes: 4 is there twice; name it once",
+        ),
+        (
+            &["--only", "reduce,reduce"],
+            "--only: reduce is there twice; name it once",
+        ),
+        (
+            &["--only", "roundtrip", "--sizes", "5"],
+            "sizes are those of all benchmarks",
+        ),
+        (
+            &["--seconds-max", "2"],
+            "9 starts, 10 s apart, take more than 80 s",
+        ),
+    ];
+    for (more, said) in cases {
+        let words = ["cluster", "measure", "--hosts", &hosts];
+        let words: Vec<&str> = words.iter().chain(more).copied().collect();
+        let line = fails(&words, 2);
+        assert!(line.contains(said), "{said}: {line}");
+    }
+    let line = fails(&["advise"], 2);
+    assert!(
+        line.contains("--job") && line.contains("--kernel"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_report_that_cannot_draw_leaves_no_table_behind() {
+    let dir = TempDir::new();
+    // A drawing takes two sizes.
+    let golden = include_bytes!("../../cluster/tests/golden/result-v1.jsonl");
+    let mut file = ResultFile::parse(golden).unwrap();
+    let Row::Benchmark(mut row) = file.rows[0].clone() else {
+        panic!("{file:?}");
+    };
+    row.bytes *= 2;
+    file.rows.insert(1, Row::Benchmark(row));
+    let result = dir.file("result.jsonl");
+    fs::write(&result, file.text().unwrap()).unwrap();
+    let result = result.to_str().unwrap();
+    let csv = dir.file("out.csv");
+    let words = [
+        "cluster",
+        "report",
+        result,
+        "--csv",
+        csv.to_str().unwrap(),
+        "--plots",
+        "/dev/null",
+    ];
+    let line = fails(&words, 1);
+    assert!(line.contains("/dev/null"), "{line}");
+    assert!(!csv.exists(), "the table is there");
+    // Drawings are replaced, and the last line says so.
+    let plots = dir.file("plots");
+    let words = [
+        "cluster",
+        "report",
+        result,
+        "--plots",
+        plots.to_str().unwrap(),
+    ];
+    let said = |words: &[&str]| String::from_utf8(run(words).stdout).unwrap();
+    assert!(!said(&words).contains("replaced: "));
+    let again = said(&words);
+    assert!(
+        again.contains("replaced: ") && again.contains("were there before"),
+        "{again}"
+    );
+}
+
+#[test]
+fn an_advice_that_fails_or_is_interrupted_writes_no_file() {
+    let dir = TempDir::new();
+    let input = readings(&dir, 20_000);
+    let written = dir.file("job.json");
+    let words = [
+        "advise",
+        "--kernel",
+        "matrix-profile",
+        "--input",
+        &input,
+        "--measure-seconds",
+        "1",
+        "--write",
+        written.to_str().unwrap(),
+    ];
+    // Power is missing.
+    let line = fails(&words, 1);
+    assert!(line.contains("missing: ") && !written.exists(), "{line}");
+    // An interruption in the middle.
+    let longer = words.map(|word| if word == "1" { "600" } else { word });
+    let child = keel()
+        .args(longer)
+        .arg("--assume")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    // SIGINT is caught once the measurement has begun.
+    wait_until("the measurement", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        caught.is_some_and(|mask| mask & (1 << (libc::SIGINT - 1)) != 0)
+    });
+    crate::common::signal(&child, libc::SIGINT);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let line = one_line(&output.stderr);
+    assert!(line.contains("interrupted; nothing is kept"), "{line}");
+    assert!(!written.exists(), "a file is there");
+}
+
+/// The board that cannot be reached is left out; the launcher then fails, which ends the command.
+#[test]
+fn a_run_with_retry_leaves_out_a_board_that_cannot_be_reached() {
+    let dir = TempDir::new();
+    let input = readings(&dir, 4_000);
+    let script = |name: &str, text: &str| {
+        let path = dir.file(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    };
+    let library = "MPICH Version: 4.0.2, MPICH Device: ch4:ucx";
+    let program = script("keel-mpi", &format!("echo '{library}'"));
+    let launcher = script(
+        "mpiexec",
+        "[ \"$1\" = --version ] && echo HYDRA && exit\nexit 3",
+    );
+    let shell = script("shell", "echo 'no route to host' >&2; exit 255");
+    let hosts = dir.file("hosts");
+    fs::write(&hosts, "b1\nlocalhost:2\n").unwrap();
+    let words = [
+        "cluster",
+        "run",
+        "vibration",
+        "--hosts",
+        hosts.to_str().unwrap(),
+        "--input",
+        &input,
+        "--program",
+        &program,
+        "--mpirun",
+        &launcher,
+        "--launcher",
+        &shell,
+    ];
+    let line = fails(&words, 1);
+    assert!(
+        line.contains("b1: cannot be reached: no route to host"),
+        "{line}"
+    );
+    let output = keel()
+        .args(words)
+        .arg("--retry")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let wanted = "keel: b1: cannot be reached: no route to host; running without it\n";
+    assert!(said.starts_with(wanted), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    // No board is left.
+    fs::write(&hosts, "b1\nb2\n").unwrap();
+    let line = fails(&[&words[..], &["--retry"]].concat(), 1);
+    assert!(line.contains("b1: cannot be reached"), "{line}");
+}
