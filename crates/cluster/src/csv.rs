@@ -71,6 +71,16 @@ impl<R: BufRead> Rows<R> {
         self.line
     }
 
+    /// Returns the number of the line with which the last row began.
+    pub(crate) fn begin(&self) -> usize {
+        self.line + usize::from(!self.is_whole) + 1 - self.row_lines
+    }
+
+    /// Returns the fields of the last row, if it was usable.
+    pub(crate) fn fields(&self) -> &[String] {
+        &self.fields
+    }
+
     /// Returns whether the last row ended with a line feed: otherwise the row may be incomplete.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole

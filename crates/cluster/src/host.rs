@@ -71,11 +71,12 @@ fn known_text(found: Result<String, String>) -> Known<String> {
     known(found.map(|text| printable(&text)))
 }
 
-/// Returns a text in the form that a result file accepts.
+/// Returns a text in the form that a result file accepts; one that is cut ends with `…`.
 pub(crate) fn printable(text: &str) -> String {
     let mut clean = String::new();
     for letter in text.chars().filter(|letter| !letter.is_control()) {
         if clean.len() + letter.len_utf8() > TEXT_BYTES_MAX {
+            clean.push('…');
             break;
         }
         clean.push(letter);
@@ -160,6 +161,13 @@ mod tests {
     use super::*;
     use crate::power::fake::Tree;
     use std::io::Write;
+
+    #[test]
+    fn a_text_that_is_cut_says_so_and_fits() {
+        let cut = printable(&"ab".repeat(200));
+        assert!(cut.ends_with("b…") && cut.len() <= 256, "{cut}");
+        assert_eq!(printable("a\nb"), "ab");
+    }
 
     #[test]
     fn a_machine_is_described_with_reasons_for_unknown_values() {

@@ -73,6 +73,23 @@ impl LinkCurve {
         &self.curve
     }
 
+    /// Checks that messages of some size have a usable line.
+    ///
+    /// # Errors
+    /// The error of each segment is above [`ERROR_MAX`].
+    pub fn check(&self) -> Result<(), Error> {
+        let mut segments = self.curve.segments().iter();
+        if segments.any(|segment| segment.error_max <= ERROR_MAX) {
+            return Ok(());
+        }
+        let wrong = format!(
+            "has no usable line: for each size of messages it is off by more than {:.0} %; measure again without \
+             --samples, and more sizes",
+            ERROR_MAX * 100.0
+        );
+        Err(Error::invalid(format!("run {}", self.label), wrong))
+    }
+
     /// Gives a question the parameters of the segment that its messages are in, with the segment's greatest error as
     /// the spread. Below the smallest and above the largest measured size nothing is known, and the spread is 1.
     /// Without the size of the messages it gives nothing: the answer then names that size as missing, if it needs it.
@@ -238,6 +255,8 @@ mod tests {
         let wild = [(4, 100.0), (8, 10.0), (16, 400.0), (32, 20.0)];
         let link = LinkCurve::fit(&file(Transport::Network, &wild)).expect("a curve");
         assert!(link.curve().segment(8.0).error_max > ERROR_MAX, "{link:?}");
+        // Four points are one segment.
+        link.check().expect_err("refused");
         let said = link
             .give(&mut question(8.0))
             .expect_err("refused")

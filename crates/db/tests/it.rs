@@ -12,6 +12,7 @@ mod fuzz_corpus;
 mod given_memory;
 mod golden;
 mod history;
+mod history_damage;
 mod history_index;
 mod log_damage;
 mod outside_bytes;

@@ -68,8 +68,7 @@ pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError
     let mut log_damaged = 0;
     let mut log_readings_missing = 0;
     let mut note = |damage: &db::Damage| {
-        let damaged = damage.records_damaged + damage.pieces_unreadable + damage.files_unreadable;
-        log_damaged = damaged.max(log_damaged);
+        log_damaged = damage.places_unreadable().max(log_damaged);
         log_readings_missing = damage.readings_missing.max(log_readings_missing);
     };
     note(&report.damage);

@@ -211,7 +211,7 @@ impl Life {
             direct,
             recovery_ns: clock.monotonic_ns().saturating_sub(begun_ns),
             records_recovered: recovery.readings_replayed,
-            records_damaged: recovery.damage.records_damaged + recovery.damage.readings_missing,
+            records_damaged: recovery.damage.places_unreadable() + recovery.damage.readings_missing,
             setup_writes: counts_at_ready.writes,
             setup_flushes: counts_at_ready.flushes,
         };

@@ -94,7 +94,8 @@ class Plot {
         series.mean, series.min, series.max,
       ];
       this.note.textContent = answer.complete ? "" : "A part of this span was too long to read.";
-      if (answer.records_damaged > 0) this.note.textContent = "A part of the log cannot be read.";
+      const hidden = answer.records_damaged + answer.readings_missing;
+      if (hidden > 0) this.note.textContent = "A part of the log cannot be read.";
     } catch (error) {
       this.note.textContent = `History: ${error.message}`;
     }

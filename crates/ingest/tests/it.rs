@@ -18,6 +18,7 @@ mod mqtt_packet;
 mod mqtt_scripted;
 mod mqtt_support;
 mod mqtt_tls;
+mod mqtt_unanswered;
 mod pattern;
 mod read_back;
 mod series;

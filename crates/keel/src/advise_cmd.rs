@@ -16,7 +16,8 @@ use cluster::advisor::{
     question_text,
 };
 use cluster::jobs::LeftOut;
-use cluster::jobs::estimate::{self, Estimate, Sample, fraction_remark};
+use cluster::jobs::estimate::{self, Estimate, Sample};
+use cluster::link::LinkCurve;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -125,8 +126,8 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
                  and uplink), or keep the data near with --data-may-go neighbours"
             }
             cluster::Error::Missing { .. } => {
-                "measure and add them, or take what is known from elsewhere with --assume (never prices, sizes, speed \
-                 and uplink)"
+                "measure and add them, or take what is known from elsewhere with --assume (never time and fraction of \
+                 the job, messages, input, speed, uplink and prices)"
             }
             _ => "correct it; docs/cluster.md describes the file",
         };
@@ -163,7 +164,11 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         Some(DataMayGo::Anywhere) => Privacy::Anywhere,
         None => question.privacy,
     };
-    // Minutes of measuring must not end at a file that exists, which is not overwritten.
+    // Minutes of measuring must not end at a link without a usable line, nor at a file that exists, which is not
+    // overwritten.
+    if let (Some(link), Some(_)) = (&link, arguments.kernel) {
+        link.check().map_err(wrong)?;
+    }
     if let Some(path) = &arguments.write {
         drop(Written::create(path)?);
     }
@@ -177,7 +182,7 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         measured = Some(found);
     }
     if let Some(link) = &link {
-        link.give(&mut question).map_err(wrong)?;
+        give_link(link, &mut question, measured.as_mut()).map_err(wrong)?;
     }
     if arguments.assume {
         question.assume();
@@ -209,10 +214,27 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     })
 }
 
+/// Gives a question the figures of a link. If the job was measured, a refusal goes to its figures, which are kept.
+fn give_link(
+    link: &LinkCurve,
+    question: &mut Question,
+    measured: Option<&mut Measured>,
+) -> Result<(), cluster::Error> {
+    match (link.give(question), measured) {
+        (Err(error), Some(measured)) => measured.link_refused = Some(error.to_string()),
+        (given, _) => given?,
+    }
+    Ok(())
+}
+
 /// The measured figures of a job.
 struct Measured {
     estimate: Estimate,
     left_out: LeftOut,
+    /// Lines about rows that were left out, and about readings that look wrong.
+    remarks: Vec<String>,
+    /// Why the link's figures were not taken, if so: the measured figures must not be lost.
+    link_refused: Option<String>,
     /// What uneven steps between readings mean, if there are any.
     uneven: Option<String>,
 }
@@ -273,21 +295,23 @@ fn measure(arguments: &AdviseArgs, kernel: Kernel) -> Result<Measured, CliError>
         return Err(interrupted());
     }
     Ok(Measured {
+        remarks: input::remarks(&order.readings, &left_out),
         uneven: input::uneven_text(&order.readings),
         estimate,
         left_out,
+        link_refused: None,
     })
 }
 
 impl Measured {
     fn print(&self, out: &mut Output) -> Result<(), CliError> {
-        for (reason, count) in self.left_out.reasons() {
-            out.line(format_args!("left out  {count} rows: {reason}"))?;
+        for line in &self.remarks {
+            out.line(format_args!("{line}"))?;
         }
-        if let Some(text) = &self.uneven {
-            out.line(format_args!("uneven    {text}"))?;
+        if let Some(why) = &self.link_refused {
+            out.line(format_args!("link      {why}"))?;
         }
-        if let Some(remark) = fraction_remark(self.estimate.single_s) {
+        if let Some(remark) = self.estimate.fraction_remark() {
             out.line(format_args!("parallel  {remark}"))?;
         }
         for sample in &self.estimate.samples {
@@ -336,9 +360,10 @@ impl Measured {
             "is_forecast": estimate.is_forecast,
             "fit_error_max": estimate.growth.as_ref().map(|growth| growth.error_max),
             "parallel_fraction": estimate.parallel_fraction,
-            "parallel_fraction_remark": fraction_remark(estimate.single_s),
+            "parallel_fraction_remark": estimate.fraction_remark(),
             "left_out": left_out,
             "uneven": self.uneven,
+            "link_refused": self.link_refused,
         })
     }
 }

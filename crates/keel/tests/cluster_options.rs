@@ -208,5 +208,78 @@ fn a_run_with_retry_leaves_out_a_board_that_cannot_be_reached() {
     // No board is left.
     fs::write(&hosts, "b1\nb2\n").unwrap();
     let line = fails(&[&words[..], &["--retry"]].concat(), 1);
-    assert!(line.contains("b1: cannot be reached"), "{line}");
+    assert!(
+        line.contains("b1: cannot be reached") && line.contains("not reached either: b2"),
+        "{line}"
+    );
+}
+
+/// Boards that answer through the shell, while no rank ever starts there.
+#[test]
+fn a_run_whose_ranks_never_start_names_the_boards_and_with_retry_ends_on_this_machine() {
+    let dir = TempDir::new();
+    let input = readings(&dir, 4_000);
+    let script = |name: &str, text: &str| {
+        let path = dir.file(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    };
+    let library = "echo 'MPICH Version: 4.0.2, MPICH Device: ch4:ucx'";
+    let program = script("keel-mpi", library);
+    let launcher = script(
+        "mpiexec",
+        "[ \"$1\" = --version ] && echo HYDRA && exit\nexec sleep 1000",
+    );
+    let shell = script("shell", library);
+    let hosts = dir.file("hosts");
+    fs::write(&hosts, "b1\nlocalhost\n").unwrap();
+    let words = [
+        "cluster",
+        "run",
+        "vibration",
+        "--hosts",
+        hosts.to_str().unwrap(),
+        "--input",
+        &input,
+        "--program",
+        &program,
+        "--mpirun",
+        &launcher,
+        "--launcher",
+        &shell,
+        "--silence-seconds-max",
+        "3",
+    ];
+    for (more, said) in [
+        (
+            ["--address", "192.0.2.77/24"],
+            "--address: 192.0.2.77 is no address of this machine; name",
+        ),
+        (
+            ["--interface", "keel-none0"],
+            "--interface: keel-none0 is no interface of this machine",
+        ),
+    ] {
+        let line = fails(&[&words[..], &more].concat(), 1);
+        assert!(line.contains(said), "{line}");
+    }
+    let line = fails(&words, 1);
+    let wanted = "keel: b1, localhost: no rank has started within 3 s; the boards answer, but";
+    assert!(
+        line.starts_with(wanted) && line.contains("firewall") && line.contains("--retry"),
+        "{line}"
+    );
+    let output = keel()
+        .args(words)
+        .args(["--retry", "--json"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["ranks"], 1, "{said}");
+    let lost = said["lost"].as_array().unwrap();
+    assert_eq!(lost.len(), 1, "{said}");
+    assert_eq!(lost[0]["board"], "b1", "{said}");
 }

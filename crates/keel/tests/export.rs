@@ -218,3 +218,42 @@ fn keys_with_wildcards_in_a_level_are_declared_watched_read_and_exported_by_name
     ]);
     assert_eq!(stored.lines().count(), 2, "{stored}");
 }
+
+/// `records_damaged` instead of `places_unreadable()` in `Read::end` of `node/history.rs` makes it red.
+#[test]
+fn a_damaged_block_costs_the_status_of_history_and_export() {
+    let mut node = Node::start(SMALL);
+    // Only the first block of the log holds the first value: the latest values hold a later one.
+    let mut lines = "note text=\"the first value\" 1700000000000000000\n".to_owned();
+    for n in 1..1000_i64 {
+        let time = 1_700_000_000_000_000_000 + n * 1_000_000;
+        lines.push_str(&format!("note text=\"value {n}\" {time}\n"));
+    }
+    assert_eq!(send(&node, &lines), "ok 1000 0\n");
+    assert_eq!(node.ok(&["history", "note/text"]).lines().count(), 1000);
+    assert!(node.stop().success());
+    let path = node.dir.file("keel-data/store.img");
+    let mut image = std::fs::read(&path).unwrap();
+    let needle = b"the first value";
+    let mut damaged = 0;
+    for block in image.chunks_mut(4096) {
+        if block.windows(needle.len()).any(|bytes| bytes == needle) {
+            block[100] ^= 0xff;
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0);
+    std::fs::write(&path, image).unwrap();
+    node.restart();
+    let line = node.fails(&["history", "note/text"], 1);
+    let is_counted = line.contains(" places unreadable") && !line.contains(": 0 places");
+    assert!(is_counted, "{line}");
+    let output = node.run(&["history", "note/text"]);
+    let count = String::from_utf8(output.stdout).unwrap().lines().count();
+    assert!((1..1000).contains(&count), "{count}");
+    let export = ["export", "--format", "csv", "note/#"];
+    node.fails(&export, 1);
+    assert!(node.stop().success());
+    let image = ["--image", "keel-data/store.img"];
+    node.fails(&[&export[..], &image[..]].concat(), 1);
+}

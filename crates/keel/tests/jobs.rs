@@ -191,8 +191,9 @@ fn a_job_prints_its_findings_and_cost_in_lines() {
     ];
     let said = String::from_utf8(ok(&line)).unwrap();
     for wanted in [
-        "vibration on 2 ranks: 25000 readings in 1 columns, 1 breaks\n",
+        "vibration on 2 ranks: 25000 readings in 1 column, 1 break\n",
         "strongest frequency 49.8047 Hz (median)\n",
+        "\n  shakes most: line ",
         "\nanswer    bit for bit that of one rank\n",
         "\nmoved     ",
         "\nparallel  ",
@@ -209,12 +210,14 @@ fn a_job_prints_its_findings_and_cost_in_lines() {
         .lines()
         .find(|line| line.contains("sharpest knocks"))
         .unwrap();
-    let row = knock
-        .split("row ")
+    let line = knock
+        .split("line ")
         .nth(1)
-        .and_then(|rest| rest.split(' ').next())
+        .and_then(|rest| rest.split([' ', ',']).next())
         .unwrap();
-    let row: usize = row.parse().unwrap();
+    let line: usize = line.parse().unwrap();
+    // Line 1 is the heading, and row 0 is in line 2.
+    let row = line - 2;
     let window = row..row + 1_024;
     assert!(
         window.contains(&4_321) || window.contains(&24_321),

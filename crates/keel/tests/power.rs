@@ -518,6 +518,29 @@ fn a_meters_file_is_a_sensor_while_it_is_fresh() {
     assert!(said.contains("7.500 W measured"), "{said}");
 }
 
+/// Opening a pipe waits for its writer, and a device has no end.
+#[test]
+fn a_meter_that_is_no_regular_file_is_refused_by_every_command() {
+    let dir = TempDir::new();
+    let folder = dir.path().display().to_string();
+    let out = dir.file("run.jsonl").display().to_string();
+    for meter in [folder.as_str(), "/dev/null"] {
+        let watch = ["power", "watch", "--count", "1", "--interval-ms", "10"];
+        let record = ["power", "record", "--seconds", "1", "--idle-seconds", "0"];
+        for (command, more) in [(watch, Vec::new()), (record, vec!["--out", out.as_str()])] {
+            let mut words = command.to_vec();
+            words.extend(more);
+            words.extend(["--root", &folder, "--meter", meter]);
+            let said = fails(&words, 1);
+            assert!(
+                said.contains(": is no regular file; name the CSV"),
+                "{said}"
+            );
+        }
+    }
+    assert!(!Path::new(&out).exists());
+}
+
 const QUESTION: &str = r#"{
     "version": 1, "name": "worked", "boards_max": 4, "boundary": "boards-for-job", "machine": "dedicated",
     "inputs": {

@@ -133,6 +133,18 @@ fn a_damaged_store_is_whole_after_the_advice_of_check() {
         ok(&["stream", "pack", &tree, &store]);
         check_is_whole(&store);
     }
+    // One digit of it, so that it is a key: the versions and the secret key are not blamed.
+    let right = fs::read_to_string(&key).unwrap();
+    let digit = if right.starts_with('0') { "1" } else { "0" };
+    fs::write(&key, format!("{digit}{}", &right[1..])).unwrap();
+    let said = damage(&store);
+    let remedy = format!("echo {} > ", right.trim_end());
+    assert!(
+        said.contains("publisher.pub: ") && said.contains("1 finding; ") && said.contains(&remedy),
+        "{said}"
+    );
+    fs::write(&key, right).unwrap();
+    check_is_whole(&store);
 }
 
 /// An entry that is not a regular file loses its content, and hides no other damage.

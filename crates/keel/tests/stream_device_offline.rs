@@ -258,6 +258,54 @@ fn a_pinned_program_runs_without_a_server() {
     }
 }
 
+/// Where nothing is noted, the program alone may not be enough.
+#[test]
+fn a_pin_without_a_server_uses_what_an_earlier_one_received() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let address = server.address.to_string();
+    let caches = ["program", "task"].map(|name| path(&dir, name));
+    let pin = |cache: &str| {
+        let mut command = keel();
+        command.args([
+            "stream",
+            "pin",
+            &address,
+            "bin/task",
+            "--insecure",
+            "--json",
+        ]);
+        command.args(["--cache", cache]);
+        let output = run_within(&mut command, Duration::from_secs(60)).unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), said)
+    };
+    let (status, said) = pin(&caches[0]);
+    assert_eq!(status, Some(0), "nothing is learned yet: {said}");
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    runs_well(&dir, &mount, ARGUMENTS);
+    drop(mount);
+    wait_learned(&store, 1);
+    let (status, learned) = pin(&caches[1]);
+    assert_eq!(status, Some(0), "{learned}");
+    server.kill();
+    let (status, said) = pin(&caches[1]);
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(said["blocks_wanted"], learned["blocks_wanted"], "{said}");
+    assert_eq!(said["is_learned"], true, "{said}");
+    assert_eq!(said["is_complete"], true, "{said}");
+    let (status, said) = pin(&caches[0]);
+    assert_eq!(status, Some(1), "{said}");
+    assert_eq!(said["blocks_wanted"], said["blocks_cached"], "{said}");
+    assert_eq!(said["is_learned"], false, "{said}");
+    assert_eq!(said["is_complete"], false, "{said}");
+}
+
 /// A program that ends with an error in an outage has not read what it needs, so the server must not forget the rest.
 #[test]
 fn a_start_that_fails_in_an_outage_takes_nothing_from_what_was_learned() {
@@ -369,6 +417,23 @@ fn a_cache_too_small_to_pin_all_is_reported_and_used_as_far_as_it_goes() {
     assert_eq!(said["is_complete"], false, "{said}");
     let line = common::one_line(&output.stderr);
     assert!(line.contains("too small"), "{line}");
+    // The size that the line names is enough.
+    let (_, size) = line.split_once("--cache-size ").unwrap();
+    let size = size.strip_suffix(" is enough").unwrap();
+    let larger = path(&dir, "larger");
+    let said = ok_json(&[
+        "stream",
+        "pin",
+        &address,
+        "--all",
+        "--insecure",
+        "--json",
+        "--cache",
+        &larger,
+        "--cache-size",
+        size,
+    ]);
+    assert_eq!(said["is_complete"], true, "{said}");
     server.kill();
     let options = [&small[..], &["--deadline-s", "1"]].concat();
     let mount = Mount::start(&dir, "at", server.address, &options);

@@ -544,7 +544,7 @@ fn a_pin_counts_the_blocks_in_the_cache_at_its_end() {
         "{said}"
     );
     assert!(
-        error.contains(disk.path()) && error.contains("disk is full"),
+        error.contains(disk.path()) && error.contains("its disk has not enough room"),
         "{error}"
     );
     assert!(!error.contains("--cache-size"), "{error}");

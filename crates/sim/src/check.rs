@@ -333,7 +333,7 @@ fn check_whole(
         ));
     }
     let damage = log.report.damage;
-    if damage.readings_missing > 0 || damage.records_damaged > 0 {
+    if damage.any() {
         return expected.lost(format!("damage without a fault: {damage:?}"));
     }
     check_store(store, expected.invariant)

@@ -98,7 +98,7 @@ pub(crate) struct State {
     /// The pruned versions that are kept open because they are in use.
     kept: Vec<u64>,
     /// The numbers of the valid indexes, and of the indexes that kept versions need.
-    numbers: Vec<u32>,
+    pub(crate) numbers: Vec<u32>,
     indexes: Vec<Arc<File>>,
     /// For each content the position of its index in `indexes`, and its row.
     pub(crate) contents: HashMap<ContentId, (u32, Row)>,

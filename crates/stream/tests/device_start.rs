@@ -1,5 +1,6 @@
 //! How a device starts and how it works without a server: `Hello`, manifests, first starts, caches.
 
+use crate::common;
 use crate::common::Scratch;
 use crate::device_support as support;
 use crate::device_support::{Fake, Flow, MemoryCache, Tree, at, read_all, settings};
@@ -241,6 +242,43 @@ fn a_program_that_ran_once_runs_without_a_network() {
     assert_eq!(device.read(None, at(1, 1)).err(), Some(ReadError::Stopped));
 }
 
+/// A glimpse of a newer version must not silently cost a program its start without a network.
+#[test]
+fn a_newer_version_names_the_programs_that_it_leaves_behind() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let with_cache = Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        around: false,
+        ..settings(&fake)
+    };
+    let start = || Device::start(with_cache.clone()).unwrap();
+    let device = start();
+    assert!(device.programs_lacking().is_empty(), "nothing has run");
+    let token = device.begin(FileId(1));
+    for index in 0..40 {
+        device.read(Some(token), at(1, index)).unwrap();
+    }
+    device.end(token, true);
+    support::wait_until(|| cache.has_note("plan-") && cache.has_note("hashes-"));
+    device.stop();
+    let device = start();
+    assert!(device.programs_before().is_empty() && device.programs_lacking().is_empty());
+    device.stop();
+    let program = [b"file-1".to_vec()];
+    fake.set_file(FileId(1), common::bytes(50 * stream::BLOCK_BYTES, 9));
+    let device = start();
+    assert_eq!(device.manifest().version, 2);
+    assert_eq!(device.programs_before(), program);
+    assert_eq!(device.programs_lacking(), program);
+    device.stop();
+    fake.stop();
+    let device = start();
+    assert_eq!(device.manifest().version, 2, "no device goes back");
+    assert!(device.programs_before().is_empty());
+    assert_eq!(device.programs_lacking(), program);
+}
+
 #[test]
 fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
     let tree = Tree::usual();
@@ -362,6 +400,54 @@ fn a_start_with_a_read_that_is_never_answered_has_no_end_at_the_server() {
     let starts = device.starts();
     assert_eq!([starts[0].read, starts[1].read], [1, 1]);
     assert!(!starts[1].is_exact);
+}
+
+/// A program that is killed while it waits has not read what it needs. A server that took it for a whole run would
+/// forget the rest.
+#[test]
+fn a_start_that_ends_while_a_read_waits_has_no_end_at_the_server() {
+    for has_exited in [true, false] {
+        let fake = Fake::start(Tree::usual(), |_, request| match request {
+            Request::Read { at, .. } if at.index == 7 => Flow::Done,
+            _ => Flow::Usual,
+        });
+        let device = Device::start(Settings {
+            deadline: Duration::from_secs(60),
+            around: false,
+            connections: 1,
+            ..settings(&fake)
+        })
+        .unwrap();
+        let token = device.begin(FileId(1));
+        device.read(Some(token), at(1, 40)).unwrap();
+        let waiting = {
+            let device = device.clone();
+            std::thread::spawn(move || device.read(Some(token), at(1, 7)))
+        };
+        let is_asked =
+            |request: &Request| matches!(request, Request::Read { at, .. } if at.index == 7);
+        fake.wait_for(|seen| seen.iter().any(is_asked));
+        device.end(token, has_exited);
+        assert!(!device.starts()[0].is_exact);
+        // The next start teaches again. Its end is behind all that was sent before.
+        let token = device.begin(FileId(1));
+        device.read(Some(token), at(1, 41)).unwrap();
+        device.end(token, true);
+        fake.wait_for(|seen| ends(seen) > 0);
+        let seen = fake.seen();
+        assert_eq!(ends(&seen), 1);
+        let begun = seen.iter().rev().find_map(|request| match request {
+            Request::Begin { token, .. } => Some(*token),
+            _ => None,
+        });
+        let ended = seen.iter().find_map(|request| match request {
+            Request::End { token, .. } => Some(*token),
+            _ => None,
+        });
+        assert_eq!(ended, begun);
+        device.stop();
+        assert_eq!(waiting.join().unwrap(), Err(ReadError::Stopped));
+    }
 }
 
 #[test]

@@ -242,6 +242,45 @@ fn changed_bytes_of_a_pack_are_packed_again_from_the_tree() {
     is_right(1);
 }
 
+/// One changed byte of a record must not end in advice that refuses itself: `check`, `pack` and `prune` go on.
+#[test]
+fn a_damaged_record_of_an_index_is_written_again_from_the_tree() {
+    use stream::publish::{check, prune};
+    let scratch = Scratch::new("record");
+    let (tree, store) = (scratch.path("tree"), scratch.path("store"));
+    let publish = || pack(&tree, &store, &options(), &mut |_| {}).unwrap();
+    let index = scratch.path("store/packs/0000000001.index");
+    let lacking = || check(&store, &mut |_| {}).unwrap().damage.newest_lacking;
+    // The record has 74 hashes and the places of 3 segments: one byte of a hash, one of a place.
+    for at in [16 + 100, 16 + 74 * 32 + 1] {
+        write(&tree.join("file"), 300_001, 1);
+        let first = publish();
+        assert!(first.indexes_damaged.is_empty(), "{first:?}");
+        let mut bytes = fs::read(&index).unwrap();
+        bytes[at] ^= 1;
+        fs::write(&index, bytes).unwrap();
+        assert_eq!(lacking(), Some(1));
+        let same = publish();
+        assert!(
+            !same.is_new && same.written.contents == 1 && same.packs_lacking.is_empty(),
+            "{same:?}"
+        );
+        assert_eq!(same.indexes_damaged, std::slice::from_ref(&index));
+        assert_eq!(lacking(), None);
+        let again = publish();
+        assert!(
+            !again.is_new && again.indexes_damaged.is_empty(),
+            "{again:?}"
+        );
+        prune(&store, 1, &mut |_| {}).unwrap();
+        assert!(check(&store, &mut |_| {}).unwrap().is_whole());
+        let opened = Store::open(&store).unwrap();
+        let published = opened.published(1).unwrap();
+        compare(&opened, &published.manifest, ROOT, &tree);
+        fs::remove_dir_all(&store).unwrap();
+    }
+}
+
 #[test]
 fn two_first_publications_at_once_make_one_store() {
     for _ in 0..20 {

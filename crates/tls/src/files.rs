@@ -163,15 +163,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     }
 }
 
-/// Returns whether each block ends before the next one begins.
+/// Returns whether each block ends before the next one begins, and each end has its beginning. The library
+/// ignores a beginning that does not begin its line: after a byte order mark, or an end without a line feed.
 fn has_whole_blocks(pem: &[u8]) -> bool {
     let mut is_inside = false;
     for line in pem.split(|byte| matches!(byte, b'\n' | b'\r')) {
         let begins = line.starts_with(b"-----BEGIN ");
-        if begins && is_inside {
+        let ends = line.starts_with(b"-----END ");
+        if (begins && is_inside) || (ends && !is_inside) {
             return false;
         }
-        is_inside = begins || is_inside && !line.starts_with(b"-----END ");
+        is_inside = begins || (is_inside && !ends);
     }
     !is_inside
 }

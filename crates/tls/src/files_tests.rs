@@ -39,6 +39,13 @@ fn a_certificate_that_is_cut_off_before_a_good_one_is_refused() {
         let cut = cut.replace('\n', "\r\n");
         assert!(authorities(&folder.write("ca.pem", &cut)).is_err());
     }
+    // The second beginning stands behind the first end, or the first one behind a byte order mark.
+    let joined = format!("{}{good}", good.trim_end());
+    let marked = format!("\u{feff}{good}{good}");
+    for damaged in [joined, marked] {
+        let error = authorities(&folder.write("ca.pem", &damaged)).unwrap_err();
+        assert_eq!(error.wrong, "holds a damaged certificate", "{damaged}");
+    }
     let words = format!("# an authority\n{good}# another\n{good}");
     assert_eq!(
         authorities(&folder.write("ca.pem", &words)).unwrap().len(),

@@ -112,6 +112,8 @@ struct Loaded {
 struct Verdict {
     refused: Option<String>,
     wall_ms: i64,
+    /// Whether the clock was trusted then: otherwise dates were not judged.
+    is_time_trusted: bool,
 }
 
 impl fmt::Debug for Server {
@@ -164,10 +166,13 @@ impl Server {
     }
 
     /// Returns why no client accepts the certificate that is used. The dates are judged now or within the last minute,
-    /// not when the certificate was read. Only the wall clock counts, so a clock that is set gives a new verdict.
+    /// not when the certificate was read. Only the wall clock counts: a clock that is set, or is trusted from now on,
+    /// gives a new verdict.
     fn unaccepted(&self, loaded: &mut Loaded) -> Option<String> {
         let wall_ms = self.clock.wall_ms();
+        let is_time_trusted = self.clock.wall_is_trusted();
         if let Some(last) = &loaded.verdict
+            && last.is_time_trusted == is_time_trusted
             && wall_ms.abs_diff(last.wall_ms) < VERDICT_MS_MAX
         {
             return last.refused.clone();
@@ -178,6 +183,7 @@ impl Server {
         loaded.verdict = Some(Verdict {
             refused: refused.clone(),
             wall_ms,
+            is_time_trusted,
         });
         refused
     }
@@ -323,7 +329,8 @@ fn of_clients(error: Error) -> Error {
     }
 }
 
-/// Returns whether bytes of a client have come with the end of its handshake, and wait to be read.
+/// Returns whether bytes of a client have come with the end of its handshake, and can be read. A record of which only a
+/// part has come has none yet.
 #[must_use]
 pub fn has_unread<S>(stream: &ServerStream<S>) -> bool {
     // The library wants no more while something waits, nor after the client's end.

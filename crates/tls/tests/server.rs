@@ -348,7 +348,7 @@ async fn a_certificate_that_no_client_accepts_is_a_problem() {
 }
 
 /// The status asks each time for the verdict on the certificate, which holds for a minute of the wall clock. A new
-/// certificate and a clock that is set have a new verdict at once.
+/// certificate, a clock that is set and another trust in the clock have a new verdict at once.
 #[tokio::test]
 async fn the_verdict_on_a_certificate_is_kept_for_a_minute() {
     const END_OF_2025_MS: i64 = 1_767_225_600_000;
@@ -380,6 +380,12 @@ async fn the_verdict_on_a_certificate_is_kept_for_a_minute() {
     assert_eq!(server.problem(), None);
     // A dead battery sets the clock to a time before the certificate.
     clock.set_wall_ms(1_000);
+    let told = server.problem().unwrap();
+    assert!(told.contains("is not valid yet"), "{told}");
+    // Dates count only by a clock that is trusted.
+    clock.set_wall_trusted(false);
+    assert_eq!(server.problem(), None);
+    clock.set_wall_trusted(true);
     let told = server.problem().unwrap();
     assert!(told.contains("is not valid yet"), "{told}");
 }

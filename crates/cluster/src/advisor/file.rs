@@ -5,8 +5,10 @@ use crate::Error;
 use crate::error::excerpt;
 use crate::model::Boundary;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The supported version.
 const VERSION: u64 = 1;
@@ -48,7 +50,37 @@ struct File {
     confidence_floor: Option<f64>,
     #[serde(default)]
     late_penalty: Option<f64>,
-    inputs: BTreeMap<String, Figure>,
+    inputs: Inputs,
+}
+
+/// The inputs by name. A map of serde would take the last of two of one name silently.
+struct Inputs(BTreeMap<String, Figure>);
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(InputsVisitor)
+    }
+}
+
+struct InputsVisitor;
+
+impl<'de> Visitor<'de> for InputsVisitor {
+    type Value = Inputs;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Inputs, A::Error> {
+        let mut inputs = BTreeMap::new();
+        while let Some((name, figure)) = members.next_entry::<String, Figure>()? {
+            let duplicate = format!("duplicate input `{}`", excerpt(&name));
+            if inputs.insert(name, figure).is_some() {
+                return Err(A::Error::custom(duplicate));
+            }
+        }
+        Ok(Inputs(inputs))
+    }
 }
 
 #[derive(Deserialize)]
@@ -167,7 +199,7 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
         Some(MinimiseName::Time) => Minimise::Time,
         Some(MinimiseName::Energy) | None => Minimise::Energy,
     };
-    for (name, figure) in file.inputs {
+    for (name, figure) in file.inputs.0 {
         let Some(input) = Input::from_name(&name) else {
             return Err(Error::invalid(
                 format!("`{}`", excerpt(&name)),

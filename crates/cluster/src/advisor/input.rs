@@ -129,6 +129,14 @@ const fn known(
 
 const BOARD: &str = "a MinnowBoard MAX in the thesis's table 5.6 (bandwidth)";
 const MACHINE: &str = "a NUC D54250WYK in the thesis's table 5.7 (bandwidth)";
+const POLLS: &str = "boards poll for messages: as active";
+const IDLE_OF_ACTIVE: &str =
+    "the part of active power that a MinnowBoard MAX has in the thesis's table 5.6 (bandwidth)";
+
+/// Powers of the board of reference, at work and without load.
+const BOARD_ACTIVE_W: f64 = 4.9871;
+const BOARD_IDLE_W: f64 = 2.5663;
+
 const LINK: &str = "1 Gbit/s Ethernet between two Linux machines";
 
 const TABLE: [Known; INPUTS.len()] = [
@@ -147,14 +155,19 @@ const TABLE: [Known; INPUTS.len()] = [
         "board_active_w",
         (1e-3, 1e4),
         MEASURED,
-        Some((4.9871, BOARD)),
+        Some((BOARD_ACTIVE_W, BOARD)),
     ),
-    known("board_idle_w", (0.0, 1e4), MEASURED, Some((2.5663, BOARD))),
+    known(
+        "board_idle_w",
+        (0.0, 1e4),
+        MEASURED,
+        Some((BOARD_IDLE_W, BOARD)),
+    ),
     known(
         "board_communicating_w",
         (0.0, 1e4),
         MEASURED,
-        Some((4.9871, "boards poll for messages: as active")),
+        Some((BOARD_ACTIVE_W, POLLS)),
     ),
     known(
         "switch_w",
@@ -250,6 +263,16 @@ impl Input {
     #[must_use]
     pub fn assumed(self) -> Option<(f64, &'static str)> {
         self.known().assumed
+    }
+
+    /// Returns the assumed value beside a known active power of the board, and its source. Powers of one board belong
+    /// together: beside those of another board its work could cost nothing.
+    fn assumed_beside(self, active_w: f64) -> Option<(f64, &'static str)> {
+        match self {
+            Self::BoardIdleW => Some((active_w * (BOARD_IDLE_W / BOARD_ACTIVE_W), IDLE_OF_ACTIVE)),
+            Self::BoardCommunicatingW => Some((active_w, POLLS)),
+            _ => self.assumed(),
+        }
     }
 }
 
@@ -444,11 +467,19 @@ impl Question {
         needed
     }
 
-    /// Sets the assumed value for each input that is needed and missing. Limits assumed idle power to active power.
+    /// Sets the assumed value for each input that is needed and missing. The other powers of a board follow from its
+    /// active power, if that is known. Limits assumed idle power to active power.
     pub fn assume(&mut self) {
+        let active_w = self.given[Input::BoardActiveW as usize]
+            .as_ref()
+            .map(|given| given.value);
         for input in self.needed() {
             let place = &mut self.given[input as usize];
-            if let (None, Some((value, after))) = (&place, input.assumed()) {
+            let assumed = match active_w {
+                Some(active_w) => input.assumed_beside(active_w),
+                None => input.assumed(),
+            };
+            if let (None, Some((value, after))) = (&place, assumed) {
                 let origin = Origin::Assumed(after.to_owned());
                 *place = Some(Given {
                     value,
@@ -457,7 +488,7 @@ impl Question {
                 });
             }
         }
-        // A measured board may need less at work than the assumed one without load.
+        // A measured board or machine may need less at work than the assumed one without load.
         for (idle, active) in IDLE_AND_ACTIVE {
             let active = self.given[active as usize]
                 .as_ref()

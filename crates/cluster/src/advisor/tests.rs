@@ -124,6 +124,10 @@ fn idle_power_near_active_power_is_no_reason_for_more_boards() {
         let by = Origin::Measured("a sensor".to_owned());
         question.give(input, 2.8, by).expect("in range");
     }
+    let by = Origin::Assumed("a table".to_owned());
+    question
+        .give(Input::BoardIdleW, 2.5663, by)
+        .expect("in range");
     question.assume();
     let choice = choose(&question).expect("answered");
     let (one, two) = (&choice.options[0], &choice.options[1]);
@@ -146,6 +150,8 @@ fn assumed_idle_power_is_not_above_measured_active_power() {
         };
         let by = Origin::Measured("a sensor".to_owned());
         question.give(active, 2.0, by).expect("in range");
+        let by = Origin::Assumed("a table".to_owned());
+        question.give(idle, 4.0, by).expect("in range");
         question.assume();
         let given = question.given[idle as usize].as_ref().expect("assumed");
         assert_eq!(
@@ -153,6 +159,41 @@ fn assumed_idle_power_is_not_above_measured_active_power() {
             (2.0, &Origin::Assumed("not above active power".to_owned()))
         );
         assert!(advise(&question).is_ok());
+    }
+}
+
+/// A stated active power below the assumed power of another board once made each option free.
+#[test]
+fn assumed_powers_of_a_board_follow_from_its_stated_active_power() {
+    for active_w in [0.5, 2.0, 30.0] {
+        let mut question = Question {
+            boundary: Boundary::BoardsOn,
+            ..worked()
+        };
+        let by = Origin::Stated("a data sheet".to_owned());
+        question
+            .give(Input::BoardActiveW, active_w, by)
+            .expect("in range");
+        question.assume();
+        let given = |input: Input| question.given[input as usize].as_ref().expect("assumed");
+        let idle = given(Input::BoardIdleW);
+        assert!((idle.value / active_w - 0.5146).abs() < 1e-3, "{idle:?}");
+        let communicating = given(Input::BoardCommunicatingW);
+        assert!((communicating.value - active_w).abs() < 1e-9);
+        for (figure, source) in [
+            (idle, "the part of active power"),
+            (communicating, "as active"),
+        ] {
+            let is_said =
+                matches!(&figure.origin, Origin::Assumed(after) if after.contains(source));
+            assert!(is_said, "{figure:?}");
+        }
+        let choice = choose(&question).expect("answered");
+        let joules = choice.options[0].energy_j;
+        assert!(
+            (joules / (10.0 * active_w) - 0.4854).abs() < 1e-3,
+            "{joules}"
+        );
     }
 }
 
@@ -378,6 +419,12 @@ fn questions_of_another_shape_are_refused() {
     ] {
         assert!(with(from, to).is_err(), "{to}");
     }
+    let twice = with(
+        "\"inputs\":{",
+        "\"inputs\":{\"single_s\":{\"value\":9,\"measured\":\"b\"},",
+    );
+    let twice = twice.expect_err("an input twice").to_string();
+    assert!(twice.contains("duplicate input `single_s`"), "{twice}");
     let mut idle = assumed();
     idle.give(Input::BoardIdleW, 6.0, Origin::Stated("a test".into()))
         .expect("in range");

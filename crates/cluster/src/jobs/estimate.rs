@@ -2,8 +2,9 @@
 //!
 //! Parts grow until the measuring time is used up or the whole input was measured. Otherwise the time of the whole is
 //! extrapolated on at most two lines over the work (`Settings::work`), and is called a forecast. The parallel fraction
-//! comes from the largest part on several ranks of this board, if it has the cores. Otherwise it comes from the time in
-//! the sections that are shared out. Messages are counted, and grow linearly with the input.
+//! comes from the largest part on several ranks of this board, if it has the cores. Otherwise, and if the two
+//! contradict each other, it comes from the time in the sections that are shared out. Messages are counted, and grow
+//! linearly with the input.
 
 use super::communicator::{Alone, Failure};
 use super::counted::Counted;
@@ -31,6 +32,12 @@ const SAMPLES_MIN: usize = 3;
 
 /// Smallest relative spread of a measured time.
 const SPREAD_MIN: f64 = 0.02;
+
+/// Parallel fractions of times and of sections that differ by more contradict each other: the machine was busy.
+const FRACTION_DIFFERENCE_MAX: f64 = 0.1;
+
+/// Spread of the serial part where they contradict each other: the most that a figure may have.
+pub const FRACTION_SPREAD_MAX: f64 = 1.0;
 
 /// Timeout of the ranks of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -84,6 +91,8 @@ pub struct Estimate {
     pub parallel_fraction: f64,
     /// Its origin.
     pub fraction_from: FractionFrom,
+    /// The parallel fraction by times on several ranks, if the sections contradict it.
+    pub fraction_refuted: Option<f64>,
     /// Messages of the whole.
     pub exchange: Exchange,
     /// Bytes of the whole input.
@@ -102,6 +111,17 @@ pub fn fraction_remark(single_s: f64) -> Option<String> {
         format!(
             "{single_s:.4} s on one rank: below {FRACTION_S_MIN} s the fraction differs at each run; give it more \
              readings"
+        )
+    })
+}
+
+/// Returns what a contradiction between the two parallel fractions means, if there is one.
+#[must_use]
+pub fn fraction_contradiction(times: f64, sections: f64) -> Option<String> {
+    ((times - sections).abs() > FRACTION_DIFFERENCE_MAX).then(|| {
+        format!(
+            "times on several ranks give {times:.3}, the sections {sections:.3}: other programs took the cores, or \
+             cores share a memory; measure on a quiet machine"
         )
     })
 }
@@ -205,7 +225,7 @@ pub fn measure(
         Some(growth) if is_forecast => (growth.seconds(whole), growth.spread(whole)),
         _ => (last.seconds, 0.0),
     };
-    let (parallel_fraction, fraction_from) = fraction(order, &last, ranks_max)?;
+    let (parallel_fraction, fraction_from, fraction_refuted) = fraction(order, &last, ranks_max)?;
     let grown = |of: &dyn Fn(&Sample) -> f64| grow(&samples, of, rows);
     let times = last.exchange.times;
     let bytes = grown(&|sample| sample.exchange.times * sample.exchange.bytes) / times.max(1.0);
@@ -218,6 +238,7 @@ pub fn measure(
         spread: spread.clamp(SPREAD_MIN, 1.0),
         parallel_fraction,
         fraction_from,
+        fraction_refuted,
         exchange: Exchange { times, bytes },
         input_bytes: readings.bytes() as f64,
         output_bytes: grown(&|sample| sample.output_bytes),
@@ -238,9 +259,12 @@ fn grow(samples: &[Sample], of: &dyn Fn(&Sample) -> f64, rows: usize) -> f64 {
     (end + slope * (rows as f64 - last.rows as f64)).max(0.0)
 }
 
+/// A parallel fraction, its origin, and the one that it contradicts.
+type Chosen = (f64, FractionFrom, Option<f64>);
+
 /// Determines the parallel fraction of a part.
-fn fraction(order: &Order, sample: &Sample, ranks_max: u32) -> Result<(f64, FractionFrom), Error> {
-    let sections = |why: String| Ok((sample.shared_fraction, FractionFrom::Sections(why)));
+fn fraction(order: &Order, sample: &Sample, ranks_max: u32) -> Result<Chosen, Error> {
+    let sections = |why: String| Ok((sample.shared_fraction, FractionFrom::Sections(why), None));
     if ranks_max < 2 {
         return sections("this board has one core".to_owned());
     }
@@ -252,10 +276,22 @@ fn fraction(order: &Order, sample: &Sample, ranks_max: u32) -> Result<(f64, Frac
     match fit_fraction(&points) {
         Some(fit) => {
             let ranks = points.iter().map(|(ranks, _)| *ranks).collect();
-            Ok((fit.parallel_fraction, FractionFrom::Ranks(ranks)))
+            Ok(chosen(sample.shared_fraction, fit.parallel_fraction, ranks))
         }
         None => sections("the times on several ranks cannot be fitted".to_owned()),
     }
+}
+
+/// Chooses between the fraction of the sections and that of times on these numbers of ranks. Times count, unless the
+/// two contradict each other: load of other programs changes the times of ranks, and hardly the parts of one rank's
+/// time.
+fn chosen(sections: f64, times: f64, ranks: Vec<u32>) -> Chosen {
+    if fraction_contradiction(times, sections).is_none() {
+        return (times, FractionFrom::Ranks(ranks), None);
+    }
+    let most = ranks.iter().max().copied().unwrap_or(1);
+    let why = format!("times on up to {most} ranks contradict them, with {times:.3}");
+    (sections, FractionFrom::Sections(why), Some(times))
 }
 
 /// Returns the longest computing time of the ranks; the median of several runs if they are short.
@@ -297,6 +333,15 @@ fn together_s(order: &Order, size: usize) -> Result<f64, Error> {
 }
 
 impl Estimate {
+    /// Returns why the parallel fraction says little, if so.
+    #[must_use]
+    pub fn fraction_remark(&self) -> Option<String> {
+        let contradiction = self
+            .fraction_refuted
+            .and_then(|times| fraction_contradiction(times, self.parallel_fraction));
+        contradiction.or_else(|| fraction_remark(self.single_s))
+    }
+
     /// Puts the figures into a question, each with its origin. Earlier values of these figures are replaced.
     ///
     /// # Errors
@@ -333,10 +378,16 @@ impl Estimate {
                 format!("sections that are shared out, on one rank: {why}")
             }
         };
-        question.give(
+        let fraction = Origin::Measured(fraction);
+        let spread = match self.fraction_refuted {
+            Some(_) => FRACTION_SPREAD_MAX,
+            None => Input::ParallelFraction.usual_spread(&fraction),
+        };
+        question.give_with_spread(
             Input::ParallelFraction,
             self.parallel_fraction,
-            Origin::Measured(fraction),
+            fraction,
+            spread,
         )?;
         let mut count = |input: Input, value: f64, what: &str| {
             question.give(input, value, Origin::Stated(format!("counted: {what}")))
@@ -372,6 +423,42 @@ mod tests {
         assert_eq!(fraction_remark(FRACTION_S_MIN), None);
     }
 
+    #[test]
+    fn a_fraction_by_times_that_the_sections_contradict_is_not_taken_and_is_told() {
+        let settings = Settings::Vibration {
+            window: 64,
+            step: 64,
+        };
+        let mut estimate = measure(&order(settings, 4_000), 0.0, 1, |_| ()).expect("measured");
+        estimate.single_s = 10.0;
+        for (times, sections, is_taken) in [
+            (0.95, 0.997, true),
+            (0.54, 0.997, false),
+            (0.0, 0.997, false),
+        ] {
+            let chosen = chosen(sections, times, vec![1, 2]);
+            let (fraction, from, refuted) = chosen;
+            estimate.parallel_fraction = fraction;
+            estimate.fraction_from = from;
+            estimate.fraction_refuted = refuted;
+            let mut question = Question::new("vibration");
+            estimate.give(&mut question).expect("in range");
+            let given = question.given[Input::ParallelFraction as usize].clone();
+            let given = given.expect("given");
+            let (value, spread) = if is_taken {
+                (times, 0.1)
+            } else {
+                (sections, 1.0)
+            };
+            assert!((given.value - value).abs() < 1e-9, "{given:?}");
+            assert!((given.spread - spread).abs() < 1e-9, "{given:?}");
+            let remark = estimate.fraction_remark();
+            assert_eq!(remark.is_none(), is_taken, "{remark:?}");
+            let is_said = |text: String| text.contains(&format!("{times:.3}, the sections 0.997"));
+            assert!(remark.is_none_or(is_said), "{times}");
+        }
+    }
+
     fn order(settings: Settings, rows: usize) -> Order {
         let mut random = Random::new(2);
         let readings = Readings {
@@ -394,7 +481,9 @@ mod tests {
                 .map(|sample| (sample.rows, sample.seconds)),
             Some((4_000, all.single_s))
         );
-        assert_eq!(all.fraction_from, FractionFrom::Ranks(vec![1, 2]));
+        // On a busy machine the sections contradict the times.
+        let is_by_ranks = all.fraction_from == FractionFrom::Ranks(vec![1, 2]);
+        assert_ne!(is_by_ranks, all.fraction_refuted.is_some(), "{all:?}");
         assert!((0.0..=1.0).contains(&all.parallel_fraction));
         let part = measure(&order, 0.0, 1, |_| ()).expect("measured");
         assert!(

@@ -4,13 +4,14 @@
 //! ranks, and checks that. It does not depend on what the ranks are: threads, processes of one machine, MPI.
 //!
 //! **Files:** `communicator.rs` the connection of the ranks of a job, `star.rs` ranks of one machine, `counted.rs`
-//! traffic between them, `watch.rs` the progress of a rank; `readings.rs` the input, `steps.rs` the steps between
-//! readings, `windows.rs` their distribution;
+//! traffic between them, `watch.rs` the progress of a rank; `readings.rs` the input, `columns.rs` its columns,
+//! `steps.rs` the steps between readings, `windows.rs` their distribution;
 //! `vibration.rs`, `k_means.rs`, `matrix_profile.rs` the jobs; `order.rs` a job with its input in the form that is
 //! sent, `answer.rs` the result, `worker.rs` one rank from start to end, `lines.rs` its output, `energy.rs` the energy
 //! of a board, `estimate.rs` figures of a job for the advisor.
 
 pub mod answer;
+mod columns;
 pub mod communicator;
 pub mod counted;
 pub mod energy;

@@ -136,11 +136,7 @@ impl Settings {
         within("step", step, (1, WINDOWS_MAX))?;
         let windows = starts(readings, window, step).len();
         if windows == 0 {
-            let wrong = format!(
-                "of {window} readings fits nowhere between breaks: {rows} readings, {} breaks",
-                readings.breaks.len()
-            );
-            return Err(Error::invalid("window", wrong));
+            return Err(fits_nowhere(window, readings));
         }
         if windows > WINDOWS_MAX {
             return Err(Error::Limit {
@@ -181,6 +177,16 @@ impl Settings {
             }
         }
     }
+}
+
+/// Returns the error of a window for which no stretch between breaks has enough readings.
+fn fits_nowhere(window: usize, readings: &Readings) -> Error {
+    let (rows, breaks) = (readings.rows(), readings.breaks.len());
+    let plural = if breaks == 1 { "" } else { "s" };
+    let wrong = format!(
+        "of {window} readings fits nowhere between breaks: {rows} readings, {breaks} break{plural}"
+    );
+    Error::invalid("window", wrong)
 }
 
 /// Limit of the ratio between the farthest reading and the median of the others that vary. Beyond it a matrix profile
@@ -235,6 +241,8 @@ struct Line {
     names: Vec<String>,
     rows: usize,
     step_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    steps_s: Vec<f64>,
     breaks: Vec<usize>,
 }
 
@@ -248,7 +256,7 @@ impl Order {
         Ok(Self { settings, readings })
     }
 
-    /// Writes the order. Times of the rows are not included: a job uses their usual step.
+    /// Writes the order. Times of the rows are not included: a job uses their mean steps.
     ///
     /// # Errors
     /// The writer's errors.
@@ -261,6 +269,7 @@ impl Order {
             names: readings.names.clone(),
             rows: readings.rows(),
             step_s: readings.step_s,
+            steps_s: readings.steps_s.clone(),
             breaks: readings.breaks.clone(),
         };
         let mut line = serde_json::to_vec(&line)?;
@@ -342,8 +351,9 @@ impl Order {
             names: line.names,
             columns,
             step_s: line.step_s,
+            steps_s: line.steps_s,
             breaks: line.breaks,
-            times_s: Vec::new(),
+            ..Readings::default()
         };
         Self::new(line.settings, readings)
     }
@@ -427,8 +437,9 @@ mod tests {
             names: (0..columns).map(|at| format!("c{at}")).collect(),
             columns: (0..columns).map(column).collect(),
             step_s: Some(0.25),
+            steps_s: vec![0.25, 0.5],
             breaks: vec![rows / 2],
-            times_s: Vec::new(),
+            ..Readings::default()
         }
     }
 
@@ -524,7 +535,7 @@ mod tests {
         assert!(said(vibration(8, 0), readings(100, 1)).starts_with("step is 0"));
         assert_eq!(
             said(vibration(80, 1), readings(100, 1)),
-            "window of 80 readings fits nowhere between breaks: 100 readings, 1 breaks"
+            "window of 80 readings fits nowhere between breaks: 100 readings, 1 break"
         );
         assert!(
             said(Settings::MatrixProfile { window: 8 }, readings(100, 2)).contains("takes one")

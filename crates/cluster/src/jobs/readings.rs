@@ -1,12 +1,12 @@
 //! The input of a job: columns of readings in the order of time, from a CSV file or from a node's history.
 //!
-//! An unusable row is left out and counted by its reason. The readings have a break where a row is left out, or where
-//! the step between two readings is too long (`steps.rs`). No window reaches across a break.
+//! An unusable row is left out and counted by its reason. The readings have a break where a row is left out, the step
+//! between two readings is too long, or the rate changes (`steps.rs`). No window reaches across a break.
 
+use super::columns::{Behind, choose, headings_of, time_of};
 use super::steps;
 use crate::Error;
 use crate::csv::Rows;
-use crate::error::excerpt;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
@@ -16,11 +16,8 @@ pub const COLUMNS_MAX: usize = 16;
 /// Largest number of values in all columns (128 MiB).
 pub const VALUES_MAX: usize = 1 << 24;
 
-/// Largest number of headings of a file.
-const HEADINGS_MAX: usize = 1_024;
-
-/// A later time, in s since 1970, is in another unit than its column says: it is after the year 5000.
-const TIME_S_MAX: f64 = 1e11;
+/// The reason of rows whose time is not after that of the row before.
+const BEHIND: &str = "not later than the rows before";
 
 /// Readings for a job.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,16 +28,24 @@ pub struct Readings {
     pub columns: Vec<Vec<f64>>,
     /// Mean time between two readings without a break, if they have times.
     pub step_s: Option<f64>,
-    /// Rows before which readings are missing, in order.
+    /// The mean step of each stretch between breaks, if they differ; else none.
+    pub steps_s: Vec<f64>,
+    /// Rows before which readings are missing, or have another step, in order.
     pub breaks: Vec<usize>,
     /// Times of the rows in seconds since 1970, or none.
     pub times_s: Vec<f64>,
+    /// Lines of the file, if there is one: a row and its line wherever a line does not follow that of the row before.
+    pub lines: Vec<(usize, usize)>,
+    /// Why values may not be what the sensor measured.
+    pub suspects: Vec<String>,
 }
 
 /// Number of rows that were left out, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     counts: BTreeMap<&'static str, u64>,
+    /// The line after which most rows were not later, and their number.
+    behind: Option<(usize, u64)>,
 }
 
 impl LeftOut {
@@ -60,12 +65,21 @@ impl LeftOut {
         self.counts.values().sum()
     }
 
+    /// Returns where most of the rows with this reason are, in brackets; empty if that is unknown.
+    #[must_use]
+    pub fn place(&self, reason: &str) -> String {
+        match self.behind.filter(|_| reason == BEHIND) {
+            Some((line, count)) => format!(" ({count} of them after line {line})"),
+            None => String::new(),
+        }
+    }
+
     /// Returns all reasons with their counts as text; `None` if no row was left out.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         let reasons = self
             .reasons()
-            .map(|(reason, count)| format!("{count} {reason}"));
+            .map(|(reason, count)| format!("{count} {reason}{}", self.place(reason)));
         let reasons: Vec<String> = reasons.collect();
         (!reasons.is_empty()).then(|| format!("rows left out: {}", reasons.join(", ")))
     }
@@ -81,6 +95,10 @@ pub struct Taker {
     left_out: LeftOut,
     is_broken: bool,
     has_times: bool,
+    /// The line of the next row; 0 if there is no file.
+    line: usize,
+    /// The line of the last row that was taken, and the number of rows since then that were not later.
+    behind: (usize, u64),
 }
 
 impl Taker {
@@ -97,7 +115,14 @@ impl Taker {
             left_out: LeftOut::default(),
             is_broken: false,
             has_times,
+            line: 0,
+            behind: (0, 0),
         }
+    }
+
+    /// Sets the line of the file in which the next row begins, from 1.
+    pub fn at_line(&mut self, line: usize) {
+        self.line = line;
     }
 
     /// Takes one row; a missing value is replaced by the reason.
@@ -109,10 +134,9 @@ impl Taker {
         time_s: Option<f64>,
         values: impl Iterator<Item = Result<f64, &'static str>>,
     ) -> Result<(), Error> {
-        let readings = &mut self.readings;
-        let rows = readings.columns.first().map_or(0, Vec::len);
+        let rows = self.readings.rows();
         let mut row = [0.0; COLUMNS_MAX];
-        let width = readings.columns.len().min(COLUMNS_MAX);
+        let width = self.readings.columns.len().min(COLUMNS_MAX);
         let mut found = 0;
         let mut wrong = None;
         for (place, value) in row.iter_mut().zip(values) {
@@ -127,17 +151,7 @@ impl Taker {
         if found < width {
             wrong = Some("too few fields");
         }
-        if self.has_times && wrong.is_none() {
-            wrong = match (time_s, readings.times_s.last()) {
-                (Some(time_s), _) if !time_s.is_finite() => Some("no time"),
-                (Some(time_s), Some(&last_s)) if time_s <= last_s => {
-                    Some("not later than the rows before")
-                }
-                (Some(_), _) => None,
-                (None, _) => Some("no time"),
-            };
-        }
-        if let Some(reason) = wrong {
+        if let Some(reason) = wrong.or_else(|| self.wrong_time(time_s)) {
             self.leave_out(reason);
             return Ok(());
         }
@@ -148,9 +162,14 @@ impl Taker {
                 limit: VALUES_MAX as u64,
             });
         }
+        let readings = &mut self.readings;
         if std::mem::take(&mut self.is_broken) && rows > 0 {
             readings.breaks.push(rows);
         }
+        if self.line > 0 && readings.line(rows) != Some(self.line) {
+            readings.lines.push((rows, self.line));
+        }
+        self.behind = (self.line, 0);
         for (column, value) in readings.columns.iter_mut().zip(row) {
             column.push(value);
         }
@@ -160,9 +179,29 @@ impl Taker {
         Ok(())
     }
 
+    /// Returns why this time is none for the next row.
+    fn wrong_time(&self, time_s: Option<f64>) -> Option<&'static str> {
+        if !self.has_times {
+            return None;
+        }
+        match (time_s, self.readings.times_s.last()) {
+            (Some(time_s), _) if !time_s.is_finite() => Some("no time"),
+            (Some(time_s), Some(&last_s)) if time_s <= last_s => Some(BEHIND),
+            (Some(_), _) => None,
+            (None, _) => Some("no time"),
+        }
+    }
+
     /// Counts an unusable row.
     pub fn leave_out(&mut self, reason: &'static str) {
         self.left_out.count(reason);
+        if reason == BEHIND && self.line > 0 {
+            self.behind.1 += 1;
+            let most = self.left_out.behind.map_or(0, |(_, count)| count);
+            if self.behind.1 > most {
+                self.left_out.behind = Some(self.behind);
+            }
+        }
         self.is_broken = true;
     }
 
@@ -172,6 +211,9 @@ impl Taker {
         let mut readings = self.readings;
         let known = std::mem::take(&mut readings.breaks);
         (readings.breaks, readings.step_s) = steps::measured(&readings.times_s, known);
+        if let Some(step_s) = readings.step_s {
+            readings.steps_s = steps::of_stretches(&readings.times_s, &readings.breaks, step_s);
+        }
         (readings, self.left_out)
     }
 }
@@ -183,13 +225,37 @@ impl Readings {
         self.columns.first().map_or(0, Vec::len)
     }
 
-    /// Returns the number of steps between breaks that differ from the mean step by more than a quarter.
+    /// Returns the line of the file that has this row; `None` if there is no file.
+    #[must_use]
+    pub fn line(&self, row: usize) -> Option<usize> {
+        let behind = self.lines.partition_point(|&(first, _)| first <= row);
+        let (first, line) = *self.lines.get(behind.checked_sub(1)?)?;
+        Some(line + row - first)
+    }
+
+    /// Returns the mean step of the stretch of this row; `None` if all stretches have [`Self::step_s`].
+    #[must_use]
+    pub fn own_step_s(&self, row: usize) -> Option<f64> {
+        let stretch = self.breaks.partition_point(|&at| at <= row);
+        self.steps_s.get(stretch).copied()
+    }
+
+    /// Returns the number of steps between breaks that differ from the mean step of their stretch by more than a
+    /// quarter.
     ///
-    /// Rows are missing there, or times are too coarse to tell. 0 without times.
+    /// Rows are missing there, times are too coarse to tell, or the rate changes. 0 without times.
     #[must_use]
     pub fn uneven_steps(&self) -> usize {
-        let count = |mean_s| steps::uneven(&self.times_s, &self.breaks, mean_s);
+        let count = |mean_s| steps::uneven(&self.times_s, &self.breaks, &self.steps_s, mean_s);
         self.step_s.map_or(0, count)
+    }
+
+    /// Returns the mean number of readings between two breaks if the breaks take most of the time.
+    ///
+    /// The sensor measures in bursts, or the times are those of batches.
+    #[must_use]
+    pub fn burst(&self) -> Option<usize> {
+        steps::burst(&self.times_s, &self.breaks)
     }
 
     /// Returns its size when sent, in bytes.
@@ -202,17 +268,27 @@ impl Readings {
     #[must_use]
     pub fn head(&self, rows: usize) -> Self {
         let first = |column: &Vec<f64>| column[..rows.min(column.len())].to_vec();
+        let breaks: Vec<usize> = self
+            .breaks
+            .iter()
+            .copied()
+            .filter(|&at| at < rows)
+            .collect();
+        let stretches = self.steps_s.len().min(breaks.len() + 1);
         Self {
             names: self.names.clone(),
             columns: self.columns.iter().map(first).collect(),
             step_s: self.step_s,
-            breaks: self
-                .breaks
+            steps_s: self.steps_s[..stretches].to_vec(),
+            breaks,
+            times_s: first(&self.times_s),
+            lines: self
+                .lines
                 .iter()
                 .copied()
-                .filter(|&at| at < rows)
+                .filter(|&(row, _)| row < rows)
                 .collect(),
-            times_s: first(&self.times_s),
+            suspects: self.suspects.clone(),
         }
     }
 
@@ -251,10 +327,10 @@ impl Readings {
         }
         let is_sorted = self.breaks.windows(2).all(|pair| pair[0] < pair[1]);
         let is_inside = self.breaks.iter().all(|&at| (1..rows).contains(&at));
-        let is_step = self
-            .step_s
-            .is_none_or(|step_s| step_s > 0.0 && step_s.is_finite());
-        if !is_sorted || !is_inside || !is_step {
+        let mut steps = self.step_s.iter().chain(&self.steps_s);
+        let is_step = steps.all(|step_s| *step_s > 0.0 && step_s.is_finite());
+        let is_each = self.steps_s.is_empty() || self.steps_s.len() == self.breaks.len() + 1;
+        if !is_sorted || !is_inside || !is_step || !is_each {
             return Err(Error::invalid("breaks", "do not fit the rows"));
         }
         Ok(())
@@ -262,10 +338,11 @@ impl Readings {
 
     /// Reads CSV. The first line has headings, unless all of its fields are numbers. `wanted` names columns; without it
     /// `value` is used, or the only column that is no time. Times are those of the first column that there is of
-    /// `time_ns`, `time_ms` and `time_s`.
+    /// `time_ns`, `time_us`, `time_ms` and `time_s`.
     ///
     /// # Errors
-    /// A column that is missing or ambiguous, more values than a job accepts, an unreadable file.
+    /// A column that is missing, ambiguous or a time of no known unit, more values than a job accepts, an unreadable
+    /// file.
     pub fn from_csv(reader: impl BufRead, wanted: &[String]) -> Result<(Self, LeftOut), Error> {
         let mut rows = Rows::new(reader);
         let fields: Vec<String> = match rows.next_row()? {
@@ -274,20 +351,27 @@ impl Readings {
             Some(Ok(fields)) => fields.to_vec(),
         };
         let (headings, is_data) = headings_of(&fields)?;
-        let (columns, time) = choose(&headings, wanted)?;
-        let names = columns.iter().map(|&at| headings[at].clone()).collect();
-        let mut taker = Taker::new(names, time.is_some());
-        let take = |taker: &mut Taker, fields: &[String]| {
+        let chosen = choose(&headings, wanted)?;
+        if chosen.values.len() > COLUMNS_MAX {
+            return Err(Error::Limit {
+                what: "columns of a job",
+                value: chosen.values.len() as u64,
+                limit: COLUMNS_MAX as u64,
+            });
+        }
+        let name = |&at: &usize| headings[at].clone();
+        let names = chosen.values.iter().map(name).collect();
+        let mut taker = Taker::new(names, chosen.time.is_some());
+        let mut behind = Behind::of(&headings, &chosen);
+        let mut take = |taker: &mut Taker, fields: &[String]| {
             // A decimal comma makes two fields of a number.
-            if fields
-                .iter()
-                .skip(headings.len())
-                .any(|field| !field.is_empty())
-            {
+            let mut more = fields.iter().skip(headings.len());
+            if more.any(|field| !field.is_empty()) {
                 taker.leave_out("too many fields");
                 return Ok(());
             }
-            let time_s = match time {
+            behind.iter_mut().for_each(|one| one.look(fields));
+            let time_s = match chosen.time {
                 Some((at, unit)) => time_of(fields, &headings[at], (at, unit))?,
                 None => None,
             };
@@ -295,22 +379,22 @@ impl Readings {
                 Some(field) => field.trim().parse::<f64>().map_err(|_| "not a number"),
                 None => Err("too few fields"),
             };
-            taker.take(time_s, columns.iter().map(number))
+            taker.take(time_s, chosen.values.iter().map(number))
         };
         if is_data {
+            taker.at_line(rows.begin());
             take(&mut taker, &fields)?;
         }
         while let Some(row) = rows.next_row()? {
-            let reason = match row {
-                Ok(fields) => {
-                    take(&mut taker, fields)?;
-                    continue;
-                }
-                Err(reason) => reason,
-            };
-            (0..rows.row_lines()).for_each(|_| taker.leave_out(reason));
+            let wrong = row.err();
+            taker.at_line(rows.begin());
+            match wrong {
+                None => take(&mut taker, rows.fields())?,
+                Some(reason) => (0..rows.row_lines()).for_each(|_| taker.leave_out(reason)),
+            }
         }
-        let (readings, left_out) = taker.finish();
+        let (mut readings, left_out) = taker.finish();
+        readings.suspects = behind.iter().filter_map(Behind::suspect).collect();
         if readings.rows() == 0 {
             let why = left_out.text();
             let why = why.unwrap_or_else(|| "the file has headings alone".to_owned());
@@ -318,105 +402,6 @@ impl Readings {
         }
         Ok((readings, left_out))
     }
-}
-
-/// Returns the headings of a file with this first line, and whether that line is a row already.
-fn headings_of(fields: &[String]) -> Result<(Vec<String>, bool), Error> {
-    if fields.len() > HEADINGS_MAX {
-        return Err(Error::Limit {
-            what: "columns of a file",
-            value: fields.len() as u64,
-            limit: HEADINGS_MAX as u64,
-        });
-    }
-    let is_data = fields.iter().all(|field| field.parse::<f64>().is_ok());
-    let headings: Vec<String> = if is_data {
-        (1..=fields.len())
-            .map(|at| format!("column_{at}"))
-            .collect()
-    } else {
-        fields.to_vec()
-    };
-    Ok((headings, is_data))
-}
-
-/// Returns the time of a row from the column of this heading, place and unit; `None` if it has none.
-fn time_of(
-    fields: &[String],
-    heading: &str,
-    (at, unit): (usize, f64),
-) -> Result<Option<f64>, Error> {
-    let value = fields
-        .get(at)
-        .and_then(|field| field.trim().parse::<f64>().ok());
-    let time_s = value.map(|value| value * unit);
-    if time_s.is_some_and(|time_s| time_s.is_finite() && time_s.abs() > TIME_S_MAX) {
-        let wrong = format!(
-            "has {}, which is after the year 5000: name it by the unit of its times, time_s, time_ms or time_ns",
-            value.unwrap_or_default()
-        );
-        return Err(Error::invalid(format!("column `{heading}`"), wrong));
-    }
-    Ok(time_s)
-}
-
-/// Columns of values, and the column of times with its unit in seconds.
-type Chosen = (Vec<usize>, Option<(usize, f64)>);
-
-fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
-    let find = |name: &str| headings.iter().position(|heading| heading == name);
-    // The most exact one first: readings of a fast sensor lie in one ms.
-    let time = [("time_ns", 1e-9), ("time_ms", 1e-3), ("time_s", 1.0)];
-    let time = time
-        .iter()
-        .find_map(|&(name, unit)| Some((find(name)?, unit)));
-    let shown = || {
-        let names: Vec<String> = headings.iter().take(20).map(|name| excerpt(name)).collect();
-        names.join(", ")
-    };
-    let columns: Vec<usize> = if wanted.is_empty() {
-        let is_time = |at: &usize| {
-            let name = headings[*at].as_str();
-            matches!(name, "time" | "time_ns" | "time_ms" | "time_s")
-        };
-        let others: Vec<usize> = (0..headings.len()).filter(|at| !is_time(at)).collect();
-        match (find("value"), others.as_slice()) {
-            (Some(value), _) => vec![value],
-            (None, [only]) => vec![*only],
-            _ => {
-                let wrong = format!("is not clear; name those that are wanted, of: {}", shown());
-                return Err(Error::invalid("column", wrong));
-            }
-        }
-    } else {
-        let find = |name: &String| {
-            find(name).ok_or_else(|| {
-                let wrong = format!("is not there; there are: {}", shown());
-                Error::invalid(format!("column `{}`", excerpt(name)), wrong)
-            })
-        };
-        wanted.iter().map(find).collect::<Result<_, _>>()?
-    };
-    if let Some(at) = (1..wanted.len()).find(|&at| wanted[..at].contains(&wanted[at])) {
-        let wrong = "is named twice; name it once";
-        let what = format!("column `{}`", excerpt(&wanted[at]));
-        return Err(Error::invalid(what, wrong));
-    }
-    let used = columns.iter().copied().chain(time.map(|(at, _)| at));
-    for name in used.map(|at| &headings[at]) {
-        if headings.iter().filter(|heading| *heading == name).count() > 1 {
-            let wrong = "is there twice; give each column a name of its own";
-            return Err(Error::invalid(format!("column `{}`", excerpt(name)), wrong));
-        }
-    }
-    if columns.len() > COLUMNS_MAX {
-        return Err(Error::Limit {
-            what: "columns of a job",
-            value: columns.len() as u64,
-            limit: COLUMNS_MAX as u64,
-        });
-    }
-    Ok((columns, time))
 }
 
 #[cfg(test)]
@@ -445,7 +430,7 @@ mod tests {
         assert_eq!(reasons(&left_out), [("not a number", 1)]);
     }
 
-    /// `time_ns` behind `time_ms` in the list of `choose` makes it red.
+    /// `time_ns` behind `time_ms` in the list of `columns.rs` makes it red.
     #[test]
     fn readings_of_one_ms_are_told_apart_by_their_ns() {
         let text = "time,time_ms,value,time_ns\n\
@@ -544,6 +529,36 @@ mod tests {
     }
 
     #[test]
+    fn a_row_is_found_again_by_its_line() {
+        let text = "time_s,value\n0,1\nx\n\n1,2\n2,3\n\"a\nb\",4\n3,5";
+        let (readings, _) = read(text, &[]).expect("readings");
+        let lines: Vec<Option<usize>> = (0..4).map(|row| readings.line(row)).collect();
+        assert_eq!(lines, [Some(2), Some(5), Some(6), Some(9)]);
+        let (bare, _) = read("7\n8\n", &[]).expect("no headings");
+        assert_eq!((bare.line(0), bare.line(1)), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn a_time_far_ahead_is_named_by_its_line() {
+        let text = "time_s,value\n0,1\n0,1\n1,2\n900,3\n2,4\n3,5\n4,6\n";
+        let (_, left_out) = read(text, &[]).expect("readings");
+        let said = left_out.text().expect("some were left out");
+        assert_eq!(
+            said,
+            "rows left out: 4 not later than the rows before (3 of them after line 5)"
+        );
+    }
+
+    #[test]
+    fn a_value_split_by_a_decimal_comma_is_suspected() {
+        let (readings, left_out) =
+            read("time_s,value,note\n0,0,309017\n1,0,007919\n", &[]).unwrap();
+        assert_eq!((readings.suspects.len(), left_out.total()), (1, 0));
+        let (whole, _) = read("time_s,value,note\n0,3,309\n1,0,7919\n", &[]).unwrap();
+        assert_eq!(whole.suspects, [] as [String; 0]);
+    }
+
+    #[test]
     fn each_line_that_a_wrong_quote_takes_is_counted() {
         for (rest, reason, lines) in [
             ("2,\"6.5\n", "a quote is not closed", 1),
@@ -610,7 +625,7 @@ mod tests {
             "readings are none: rows left out: 2 not a number"
         );
         assert!(said("\"value\n").contains("line 1"));
-        let wide = vec!["x"; HEADINGS_MAX + 1].join(",");
+        let wide = vec!["x"; 1_025].join(",");
         assert!(matches!(read(&wide, &[]), Err(Error::Limit { .. })));
         let long = format!("value\n{}\n7\n", "1".repeat(crate::csv::ROW_BYTES_MAX + 1));
         let (readings, left_out) = read(&long, &[]).expect("one");

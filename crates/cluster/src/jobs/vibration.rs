@@ -40,6 +40,9 @@ const RMS: usize = 1;
 const KURTOSIS: usize = 4;
 const FREQUENCY: usize = 5;
 
+/// Index of the other feature that is a frequency.
+const CENTROID: usize = 7;
+
 /// How windows are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -144,8 +147,30 @@ pub fn run(
             why: format!("{} windows came back of {}", features.len(), starts.len()),
         });
     }
-    let features = features.to_vec();
+    let mut features = features.to_vec();
+    if let Some(readings) = readings {
+        follow_own_steps(&mut features, &starts, columns, rate, readings);
+    }
     Ok(Some(Answer { starts, features }))
+}
+
+/// Corrects frequencies that follow from `rate` where the stretch of a window has a step of its own. Rank 0 does it for
+/// all windows, so that the answer is the same on any number of ranks.
+fn follow_own_steps(
+    features: &mut [[f64; FEATURES]],
+    starts: &[usize],
+    columns: usize,
+    rate: f64,
+    readings: &Readings,
+) {
+    for (start, features) in starts.iter().zip(features.chunks_mut(columns.max(1))) {
+        if let Some(step_s) = readings.own_step_s(*start) {
+            for one in features {
+                one[FREQUENCY] /= rate * step_s;
+                one[CENTROID] /= rate * step_s;
+            }
+        }
+    }
 }
 
 /// One transform and its memory, reused for all windows.
@@ -302,6 +327,33 @@ mod tests {
         near(bands[1], 0.0);
     }
 
+    /// The rate is that of the mean step, 100 Hz; the stretches have 200 and 50 Hz.
+    #[test]
+    fn frequencies_follow_the_step_of_their_stretch() {
+        let value = |row: usize| (TAU * row as f64 / 8.0).sin();
+        let readings = Readings {
+            names: vec!["value".to_owned()],
+            columns: vec![(0..128).map(value).collect()],
+            step_s: Some(0.01),
+            steps_s: vec![0.005, 0.02],
+            breaks: vec![64],
+            ..Readings::default()
+        };
+        let settings = Settings {
+            window: 64,
+            step: 64,
+        };
+        let (alone, _) = alone_and_together(2, |star, watch| {
+            let mine = (star.rank() == 0).then_some(&readings);
+            run(star, watch, settings, 1, 100.0, mine)
+        });
+        for (features, rate) in alone.features.iter().zip([200.0, 50.0]) {
+            assert!((features[FREQUENCY] - rate / 8.0).abs() < 1e-9, "{rate}");
+            assert!((features[CENTROID] / rate - 0.125).abs() < 0.01, "{rate}");
+        }
+        assert_eq!(alone.starts, [0, 64]);
+    }
+
     #[test]
     fn a_window_that_stands_still_has_no_tone() {
         let features = Transform::new(16).features(&[4.0; 16], 1.0);
@@ -343,6 +395,8 @@ mod tests {
             let readings = Readings {
                 names: (0..columns).map(|at| at.to_string()).collect(),
                 columns: (0..columns).map(|_| (0..rows).map(|_| random.normal()).collect()).collect(),
+                step_s: Some(0.01),
+                steps_s: vec![0.01, 0.013],
                 breaks: vec![rows / 3],
                 ..Readings::default()
             };

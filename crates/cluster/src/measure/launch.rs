@@ -77,6 +77,12 @@ impl Address {
         })
     }
 
+    /// Returns the address without its network.
+    #[must_use]
+    pub fn address(self) -> Ipv4Addr {
+        self.address
+    }
+
     /// Returns the network alone, as `10.77.0.0/24`.
     #[must_use]
     pub fn network(self) -> String {

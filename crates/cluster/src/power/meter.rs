@@ -10,7 +10,7 @@ use crate::error::excerpt;
 use base::clock::Clock;
 use base::error::io_text;
 use std::fs::File;
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,12 @@ const TIME_S_MAX: f64 = 1e11;
 
 /// A value older than this is not the current power; meters write each second.
 const AGE_S_MAX: f64 = 5.0;
+
+/// Bytes of a heading that are read, at most: enough to see that a row is too long.
+const HEADING_BYTES_MAX: u64 = 2 * ROW_BYTES_MAX as u64;
+
+/// Names of columns of text. Digits alone in such a column, right after whole watts, are often decimals behind a comma.
+const TEXT_NAMES: [&str; 6] = ["note", "notes", "comment", "comments", "remark", "text"];
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,12 +56,18 @@ struct Columns {
     time: usize,
     time_per_s: f64,
     watts: usize,
+    /// Whether the column after the power is one of text.
+    has_text_behind: bool,
 }
 
 impl Columns {
     fn of(names: &[String]) -> Result<Self, Error> {
         let names: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         let find = |wanted: &str| names.iter().position(|name| name == wanted);
+        if names.iter().any(String::is_empty) {
+            let wrong = "the heading has a column without a name; a comma too many?";
+            return Err(Error::malformed(1, wrong));
+        }
         let twice = |wanted: &str| names.iter().filter(|name| *name == wanted).count() > 1;
         for name in ["time_s", "time_ms", "watts", "power_w"] {
             if twice(name) {
@@ -75,12 +87,23 @@ impl Columns {
             (Some(at), None) | (None, Some(at)) => Ok(at),
         };
         let watts = watts.map_err(|wrong| Error::malformed(1, wrong))?;
+        let behind = names.get(watts + 1).map(String::as_str);
         Ok(Self {
             count: names.len(),
             time,
             time_per_s,
             watts,
+            has_text_behind: behind.is_some_and(|name| TEXT_NAMES.contains(&name)),
         })
+    }
+
+    /// Returns whether a decimal comma may have made a power and a text of one number.
+    fn is_like_a_comma(&self, row: &[String]) -> bool {
+        let is_whole = |at: usize| {
+            let field = row.get(at).map_or("", String::as_str);
+            !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        self.has_text_behind && is_whole(self.watts) && is_whole(self.watts + 1)
     }
 
     fn row(&self, row: &[String]) -> Result<MeterPoint, String> {
@@ -187,6 +210,8 @@ struct Followed {
     /// End of its last complete row, and that row, or why it is unusable.
     end: u64,
     last: Option<Result<MeterPoint, String>>,
+    /// Whether each usable row so far looks like a number with a decimal comma; `None` before the first one.
+    has_commas: Option<bool>,
 }
 
 impl Followed {
@@ -198,6 +223,7 @@ impl Followed {
             heading,
             end,
             last: None,
+            has_commas: None,
         })
     }
 
@@ -213,18 +239,24 @@ impl Followed {
         let mut reader = file;
         let failed = |error: std::io::Error| Error::invalid("file", error.to_string());
         let begin = reader.seek(SeekFrom::Start(self.end)).map_err(failed)?;
-        let mut rows = Rows::behind(BufReader::new(reader));
+        let mut rows = Rows::behind(BufReader::new(reader.take(LOG_BYTES_MAX as u64)));
         loop {
-            let row = match rows.next_row()? {
+            let (row, is_like_a_comma) = match rows.next_row()? {
                 None => return Ok(()),
-                Some(Ok(row)) => self.columns.row(row).map_err(|wrong| {
-                    format!("its last row is `{}`: {wrong}", excerpt(&row.join(",")))
-                }),
-                Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
+                Some(Ok(row)) => {
+                    let point = self.columns.row(row).map_err(|wrong| {
+                        format!("its last row is `{}`: {wrong}", excerpt(&row.join(",")))
+                    });
+                    (point, self.columns.is_like_a_comma(row))
+                }
+                Some(Err(wrong)) => (Err(format!("its last row has {wrong}")), false),
             };
             // The last row may be incomplete.
             if !rows.is_whole() {
                 return Ok(());
+            }
+            if row.is_ok() {
+                self.has_commas = Some(is_like_a_comma && self.has_commas.unwrap_or(true));
             }
             (self.end, self.last) = (begin + rows.whole_bytes(), Some(row));
         }
@@ -259,13 +291,17 @@ impl Meter {
     fn watts(&mut self) -> Result<f64, String> {
         let path = self.path.display();
         let io = |error: std::io::Error| format!("{path}: {}", io_text(&error));
+        // Opening a pipe would wait for its writer, and a device has no end.
+        if !std::fs::metadata(&self.path).map_err(io)?.is_file() {
+            return Err(format!("{path}: is no regular file"));
+        }
         let file = std::fs::OpenOptions::new()
             .read(true)
             .open(&self.path)
             .map_err(io)?;
         let found = file.metadata().map_err(io)?;
         let id = (found.dev(), found.ino());
-        let mut rows = Rows::new(BufReader::new(&file));
+        let mut rows = Rows::new(BufReader::new((&file).take(HEADING_BYTES_MAX)));
         let heading = match rows.next_row().map_err(|error| error.to_string())? {
             Some(Ok(heading)) => heading.to_vec(),
             Some(Err(wrong)) => return Err(format!("its heading has {wrong}")),
@@ -292,7 +328,13 @@ impl Meter {
         let last = followed.last.clone();
         let point = last.ok_or("the meter has written nothing yet")??;
         let age_s = self.clock.wall_ms() as f64 / 1e3 - point.time_s;
-        if age_s.abs() > AGE_S_MAX {
+        if age_s < -AGE_S_MAX {
+            let ahead_s = -age_s;
+            return Err(format!(
+                "its last value lies {ahead_s:.0} s in the future by this machine's clock"
+            ));
+        }
+        if age_s > AGE_S_MAX {
             return Err(format!(
                 "its last value is of {age_s:.0} s ago by this machine's clock"
             ));
@@ -319,6 +361,15 @@ impl Source for Meter {
             Ok(watts) => Power::Measured { watts },
             Err(why) => Power::unavailable(why),
         }
+    }
+
+    fn remark(&self) -> Option<String> {
+        let has_commas = self.followed.as_ref()?.has_commas == Some(true);
+        has_commas.then(|| {
+            "watts are whole in each row, and only digits follow in a column of text: write a decimal point if that is \
+             a decimal comma"
+                .to_owned()
+        })
     }
 }
 
@@ -399,6 +450,15 @@ mod tests {
             assert!(why.contains(said), "{why}");
             assert!(MeterLog::parse(&text).is_err(), "{text}");
         }
+        // A comma too many would hide a decimal comma.
+        for heading in ["time_s,watts,", "time_s,,watts", "time_s,watts,\"\""] {
+            let text = format!("{heading}\n{now_s},4,7\n");
+            tree.write("meter.csv", &text);
+            let read = meter.read(0);
+            let is_refused =
+                matches!(&read, Power::Unavailable { why } if why.contains("without a name"));
+            assert!(is_refused && MeterLog::parse(&text).is_err(), "{read:?}");
+        }
         // Power that flows back.
         tree.write("meter.csv", format!("time_s,watts\n{now_s},-4.5,\n"));
         assert_eq!(meter.read(0), Power::Measured { watts: -4.5 });
@@ -424,6 +484,56 @@ mod tests {
             panic!("an old value was taken");
         };
         assert!(why.contains("60 s ago"), "{why}");
+        tree.write(
+            "meter.csv",
+            format!("time_s,watts\n{},7.25\n", now_s + 3_600),
+        );
+        let Power::Unavailable { why } = meter.read(0) else {
+            panic!("a value of the future was taken");
+        };
+        assert!(why.contains("3600 s in the future"), "{why}");
+    }
+
+    #[test]
+    fn digits_in_a_column_of_text_behind_whole_watts_have_a_remark() {
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        let now_s = clock.wall_ms() / 1_000;
+        let remark = |heading: &str, rows: &[&str]| {
+            let lines = rows.iter().map(|row| format!("{now_s},{row}\n"));
+            let text = format!("{heading}\n{}", lines.collect::<String>());
+            tree.write("meter.csv", text);
+            let mut meter = Meter::new(&tree.root(), "meter.csv", clock.clone());
+            assert!(meter.read(0).watts().is_some(), "{heading} {rows:?}");
+            meter.remark()
+        };
+        let said = remark("time_s,watts,note", &["4,7", "4,25"]).expect("a remark");
+        assert!(said.contains("decimal point"), "{said}");
+        for (heading, rows) in [
+            ("time_s,watts,note", ["4,7", "4.5,7"]),
+            ("time_s,watts,note", ["4,7", "4,door open"]),
+            ("time_s,watts,note", ["4,", "4,"]),
+            ("time_s,watts,volts", ["4,230", "4,231"]),
+        ] {
+            assert_eq!(remark(heading, &rows), None, "{heading} {rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_meter_that_is_no_file_is_unavailable_and_a_row_without_an_end_is_bounded() {
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        for path in ["/", "/dev/null", "/dev/zero"] {
+            let mut meter = Meter::new(&Root::new(""), path, clock.clone());
+            let why = format!("{path}: is no regular file");
+            assert_eq!(meter.read(0), Power::Unavailable { why });
+        }
+        tree.write("meter.csv", "x".repeat(5 * ROW_BYTES_MAX));
+        let mut meter = Meter::new(&tree.root(), "meter.csv", clock);
+        let Power::Unavailable { why } = meter.read(0) else {
+            panic!("a heading without an end was taken");
+        };
+        assert!(why.contains("a line of more than 64 KiB"), "{why}");
     }
 
     /// A note may contain text that looks like columns or rows; it is also handled while it grows.

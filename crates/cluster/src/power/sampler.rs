@@ -1,7 +1,7 @@
 //! Computes averages and energy from values: for each sensor, under load and without. Memory does not grow with time.
 //!
-//! Time without values of a sensor is not bridged: it is excluded from energy and average, and the longest such time is
-//! reported.
+//! Time without values of a sensor is not bridged: it is excluded from energy and average. The longest such time is
+//! reported, and all of it together, with its reasons.
 
 use super::source::{Meaning, Power, SOURCES_MAX, Source};
 use crate::Error;
@@ -12,6 +12,12 @@ const READ_NS_MIN: u64 = 5_000_000;
 
 /// Two values further apart than this give no information about the time between them.
 const BRIDGE_NS_MAX: u64 = 10_000_000_000;
+
+/// The most reasons that are kept of readings without a value; further ones are counted together.
+const REASONS_MAX: usize = 4;
+
+/// The reason of the readings whose reasons are not kept.
+const OTHER_REASONS: &str = "other reasons";
 
 /// What runs while a value is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,12 @@ pub struct Summary {
     pub samples: u64,
     /// Longest time without a value.
     pub gap_s_max: f64,
+    /// Total time that no values cover: energy and average do not have it.
+    pub without_s: f64,
+    /// Reasons of readings without a value, each in the words of its first reading, with their number.
+    pub reasons: Vec<(String, u64)>,
+    /// What is doubtful about the values, if anything.
+    pub remark: Option<String>,
     /// Average power.
     pub average_w: f64,
     /// Greatest power.
@@ -74,12 +86,15 @@ impl Summary {
 /// Values of one sensor in one phase.
 #[derive(Clone, Debug, Default)]
 struct Sum {
+    /// Length of the phase.
+    length_ns: u64,
     covered_ns: u64,
     energy_j: f64,
     samples: u64,
     maximum_w: f64,
     minimum_w: f64,
     gap_ns_max: u64,
+    reasons: Vec<(String, u64)>,
     modelled: Option<String>,
     why: Option<String>,
 }
@@ -100,6 +115,8 @@ struct Tracked {
 pub struct Sampler {
     tracked: Vec<Tracked>,
     phase: Phase,
+    /// When the phase began.
+    begun_ns: u64,
 }
 
 impl Sampler {
@@ -131,6 +148,7 @@ impl Sampler {
         let mut sampler = Self {
             tracked: tracked.collect(),
             phase,
+            begun_ns: now_ns,
         };
         sampler.sample(now_ns);
         Ok(sampler)
@@ -193,13 +211,16 @@ impl Sampler {
         summaries
     }
 
-    /// Records the time without a value up to now.
+    /// Records the length of the phase, and the time without a value up to now.
     fn end(&mut self, now_ns: u64) {
         let phase = self.phase;
+        let length_ns = now_ns.saturating_sub(self.begun_ns);
+        self.begun_ns = now_ns;
         for tracked in &mut self.tracked {
             let gap_ns = now_ns.saturating_sub(tracked.valued_ns);
             let sum = tracked.sum(phase);
             sum.gap_ns_max = sum.gap_ns_max.max(gap_ns);
+            sum.length_ns += length_ns;
         }
     }
 
@@ -220,6 +241,19 @@ impl Sum {
         self.samples += 1;
     }
 
+    /// Counts a reading without a value.
+    fn count(&mut self, why: &str) {
+        let kind = kind_of(why);
+        let mut known = self.reasons.iter();
+        let same = known.position(|(known, _)| kind_of(known) == kind);
+        let there = self.reasons.len();
+        match same.unwrap_or(there.min(REASONS_MAX)) {
+            at if at < there => self.reasons[at].1 += 1,
+            REASONS_MAX => self.reasons.push((OTHER_REASONS.to_owned(), 1)),
+            _ => self.reasons.push((why.to_owned(), 1)),
+        }
+    }
+
     fn average_w(&self) -> Option<f64> {
         (self.covered_ns > 0).then(|| self.energy_j / (self.covered_ns as f64 / 1e9))
     }
@@ -228,6 +262,13 @@ impl Sum {
         let why = self.why.clone();
         why.unwrap_or_else(|| "too short for two values".to_owned())
     }
+}
+
+/// Returns a reason without its numbers and without what it quotes: these differ from reading to reading.
+fn kind_of(why: &str) -> String {
+    let parts = why.split('`').step_by(2);
+    let plain = parts.flat_map(str::chars);
+    plain.filter(|letter| !letter.is_ascii_digit()).collect()
 }
 
 impl Tracked {
@@ -250,6 +291,7 @@ impl Tracked {
         let watts = match power {
             Power::Unavailable { why } => {
                 sum.why = Some(why.clone());
+                sum.count(why);
                 return;
             }
             Power::Measured { watts } => *watts,
@@ -293,6 +335,9 @@ impl Tracked {
             seconds: load.covered_ns as f64 / 1e9,
             samples: load.samples,
             gap_s_max: load.gap_ns_max as f64 / 1e9,
+            without_s: load.length_ns.saturating_sub(load.covered_ns) as f64 / 1e9,
+            reasons: load.reasons.clone(),
+            remark: self.source.remark(),
             average_w: average_w.unwrap_or(0.0),
             maximum_w: shown(load.maximum_w),
             minimum_w: shown(load.minimum_w),
@@ -431,6 +476,37 @@ mod tests {
             (2.0, 6.0, 3.0)
         );
         assert_eq!(found.gap_s_max, 3.0);
+        assert_eq!(found.without_s, 3.0);
+        assert_eq!(found.reasons, [("gone".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn reasons_of_readings_without_a_value_are_counted_by_kind_within_a_bound() {
+        let mut sum = Sum::default();
+        for at in 0..60 {
+            sum.count(&format!(
+                "its last row is `{at},4,7`: more fields than the heading"
+            ));
+            sum.count(&format!("its last value is of {at} s ago"));
+        }
+        for name in ["a", "b", "c", "d", "c"] {
+            sum.count(name);
+        }
+        let found: Vec<(&str, u64)> = sum
+            .reasons
+            .iter()
+            .map(|(why, count)| (why.as_str(), *count))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("its last row is `0,4,7`: more fields than the heading", 60),
+                ("its last value is of 0 s ago", 60),
+                ("a", 1),
+                ("b", 1),
+                (OTHER_REASONS, 3),
+            ]
+        );
     }
 
     #[test]

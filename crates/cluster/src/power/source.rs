@@ -74,4 +74,8 @@ pub trait Source: Send {
     fn meaning(&self) -> Meaning;
     /// Reads it at a time of the monotonic clock.
     fn read(&mut self, now_ns: u64) -> Power;
+    /// Returns what is doubtful about its values so far, if anything.
+    fn remark(&self) -> Option<String> {
+        None
+    }
 }

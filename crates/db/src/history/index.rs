@@ -218,19 +218,18 @@ impl Index {
             })
         })?;
         self.damage.add_since(&reader.damage, &before);
+        let is_damaged = reader.damage.any();
+        // It is unknown what the unreadable places hold, and for how long they stay unreadable.
+        summary.outline.unbounded |= is_damaged;
         *offset = reader.position().max(*offset);
         if tail != Tail::Stopped {
             // Unreadable bytes are passed, too.
             *offset = grows_to.map_or(*offset, |end| end.max(*offset));
             summary.outline.log_bytes = *offset;
-            let damage = reader.damage;
             if grows_to.is_none() {
                 self.unindexed.remove(&segment);
-                if let Some(mut building) = self.building.take() {
-                    if damage.any() {
-                        // It is unknown what the unreadable places hold, and for how long they stay unreadable.
-                        building.summary.outline.unbounded = true;
-                    } else {
+                if let Some(building) = self.building.take() {
+                    if !is_damaged {
                         keep(store, &building.summary, limits.reserve_bytes)?;
                     }
                     self.known.insert(segment, building.summary.outline);
@@ -310,7 +309,7 @@ impl Index {
             if let Some(next) = next {
                 missing = missing.saturating_add(outline.first_lsn.saturating_sub(next));
             }
-            next = Some(outline.first_lsn.saturating_add(outline.readings));
+            next = Some(outline.end_lsn());
         }
         missing
     }

@@ -5,6 +5,10 @@
 //! read. A slice reads a bounded part of the log under the store's lock and hands over what it found after the lock is
 //! released.
 //!
+//! **Damage.** What damage may hide of the range is counted. A place that cannot be read counts, and an index made from
+//! a damaged segment rules nothing out. Numbers that a segment held, or that lie between two neighbours, and that are
+//! not met, count as missing.
+//!
 //! **Times.** A reading may have got its time from the node's clock before that clock was trusted. It gets the time
 //! that the clock would have shown: its arrival on the monotonic clock, dated by a trusted moment of the same boot.
 //!
@@ -19,7 +23,7 @@ use crate::error::Error;
 use crate::log::codec::{Reading, Record};
 use crate::log::reader::{Damage, Found, Reader, Tail};
 use crate::log::scan;
-use crate::log::summary::{Boots, Sample, Summary};
+use crate::log::summary::{Boots, Outline, Sample, Summary};
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
 use crate::time::Time;
@@ -216,13 +220,12 @@ pub(crate) fn slice<S: SegmentStore>(
 fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &mut HistoryCursor) {
     cursor.boots = source.index.boots(source.live, source.present);
     cursor.report.segments_total = source.segments.len() as u64;
+    cursor.report.damage.readings_missing = missing_between(source, query, &cursor.boots);
     for segment in source.segments.iter().rev().copied() {
-        let outline = source.index.outline(segment).or(source
-            .index
-            .active(source.active, segment, source.live)
-            .map(|summary| &summary.outline));
-        let meets = outline.is_none_or(|outline| {
-            outline.readings > 0 && cursor.boots.span_of(outline).meets(query.from, query.to)
+        // A segment that damage hides from its beginning to its end has no reading in its outline.
+        let meets = outline_of(source, segment).is_none_or(|outline| {
+            outline.unbounded
+                || outline.readings > 0 && cursor.boots.span_of(outline).meets(query.from, query.to)
         });
         if meets {
             cursor.plan.push(segment);
@@ -230,6 +233,48 @@ fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &
             cursor.report.segments_skipped += 1;
         }
     }
+}
+
+fn outline_of<'a, S: SegmentStore>(source: &'a Source<'_, S>, segment: u32) -> Option<&'a Outline> {
+    let (index, live) = (&*source.index, source.live);
+    index.outline(segment).or_else(|| {
+        index
+            .active(source.active, segment, live)
+            .map(|summary| &summary.outline)
+    })
+}
+
+/// Returns the number of readings that are missing between neighbouring segments and may lie in the range. They were in
+/// a file that is gone, or at an end that looks torn.
+fn missing_between<S: SegmentStore>(
+    source: &Source<'_, S>,
+    query: &HistoryQuery,
+    boots: &Boots,
+) -> u64 {
+    let mut missing = 0u64;
+    let mut before: Option<(u32, &Outline)> = None;
+    for segment in source.segments.iter().copied() {
+        let Some(outline) = outline_of(source, segment) else {
+            before = None;
+            continue;
+        };
+        if outline.readings == 0 {
+            continue;
+        }
+        if let Some((number, earlier)) = before.replace((segment, outline)) {
+            let gap = outline.first_lsn.saturating_sub(earlier.end_lsn());
+            // The end of a damaged segment is unknown. The read of that segment counts its places.
+            let is_known = !earlier.unbounded || number.checked_add(1) != Some(segment);
+            if gap > 0 && is_known {
+                let mut span = boots.span_of(earlier);
+                span.join(&boots.span_of(outline));
+                if span.meets(query.from, query.to) {
+                    missing = missing.saturating_add(gap);
+                }
+            }
+        }
+    }
+    missing
 }
 
 /// Goes to the next segment and the part of it that can match. One call passes at most a few segments, whose files it
@@ -249,8 +294,8 @@ fn next_place<S: SegmentStore>(
         }
         let loaded;
         let summary = match source.index.active(source.active, segment, source.live) {
-            // Bytes appended since the index was made lie behind its last piece.
-            Some(summary) => Some(summary),
+            // Bytes appended since the index was made lie behind its last piece. What damage hides is in no piece.
+            Some(summary) => Some(summary).filter(|summary| !summary.outline.unbounded),
             None => {
                 loaded = index::load(source.store, segment);
                 loaded.as_ref()
@@ -268,7 +313,14 @@ fn next_place<S: SegmentStore>(
         cursor.report.segments_read += 1;
         cursor.place = Some((segment, begin, end));
         // A segment can be read alone: the context of another one must not stand in for a damaged beginning.
-        cursor.reader = Some(Reader::new());
+        let mut reader = Reader::new();
+        if begin == 0
+            && let Some(outline) = source.index.outline(segment)
+            && outline.readings > 0
+        {
+            reader.expect_lsn(outline.first_lsn);
+        }
+        cursor.reader = Some(reader);
         return true;
     }
     true
@@ -302,7 +354,15 @@ fn read<S: SegmentStore>(
             ControlFlow::Continue(())
         })
     })?;
-    cursor.report.damage.add_since(&reader.damage, &before);
+    let damage = &mut cursor.report.damage;
+    damage.add_since(&reader.damage, &before);
+    if tail != Tail::Stopped
+        && let Some(outline) = source.index.outline(segment)
+        && let Some(next_lsn) = reader.next_lsn()
+    {
+        let missing = outline.end_lsn().saturating_sub(next_lsn);
+        damage.readings_missing = damage.readings_missing.saturating_add(missing);
+    }
     let position = reader.position();
     cursor.report.bytes_read += position.saturating_sub(begin);
     cursor.place =

@@ -60,6 +60,15 @@ impl Damage {
         ];
         counts.iter().any(|count| *count > 0)
     }
+
+    /// Returns the number of places that cannot be read: records, pieces of files and whole files. Each may hide
+    /// readings, also where [`readings_missing`](Self::readings_missing) counts none.
+    #[must_use]
+    pub fn places_unreadable(&self) -> u64 {
+        self.records_damaged
+            .saturating_add(self.pieces_unreadable)
+            .saturating_add(self.files_unreadable)
+    }
 }
 
 impl Damage {

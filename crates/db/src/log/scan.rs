@@ -200,7 +200,9 @@ pub fn scan_log<S: SegmentStore>(
         }
     }
     let mut reader = Reader::new();
-    let numbers = segments(store)?.0;
+    let (numbers, listed_whole) = segments(store)?;
+    // The first or the last segment may be one that was not listed; no number tells.
+    reader.damage.files_unreadable += u64::from(!listed_whole);
     if numbers.first() == Some(&0) {
         reader.expect_lsn(0);
     }

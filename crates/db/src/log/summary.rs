@@ -109,8 +109,15 @@ pub(crate) struct Outline {
     /// Times that need no correction.
     pub(crate) time: Span,
     pub(crate) boots: Vec<BootPart>,
-    /// The segment is never ruled out, for example because it has more boots than are distinguished.
+    /// The segment is never ruled out: damage hides a part of it, or it has more boots than are distinguished.
     pub(crate) unbounded: bool,
+}
+
+impl Outline {
+    /// Returns the number behind its last reading, if damage hides none of them.
+    pub(crate) fn end_lsn(&self) -> u64 {
+        self.first_lsn.saturating_add(self.readings)
+    }
 }
 
 /// A whole summary.

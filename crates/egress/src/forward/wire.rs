@@ -60,8 +60,10 @@ pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) ->
 /// How far an attempt to connect has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// No address has answered.
+    /// The name is not resolved yet.
     #[default]
+    Resolving,
+    /// No address has answered.
     Reaching,
     /// The TLS handshake is under way.
     ShakingHands,
@@ -79,7 +81,14 @@ impl Progress {
     pub(crate) fn late(&self, address: &str, limit: Duration, hint: Option<&str>) -> String {
         let seconds = limit.as_secs_f64();
         match self.0.get() {
-            Phase::Reaching => format!("{address}: no connection within {seconds} s"),
+            Phase::Resolving => format!(
+                "{address}: the name has no address within {seconds} s; check the machine's name servers, or give an \
+                 address as a number"
+            ),
+            Phase::Reaching => format!(
+                "{address}: no connection within {seconds} s; check that the host is up, and that no firewall drops \
+                 this port"
+            ),
             Phase::ShakingHands => format!(
                 "{address}: connects, but does not finish the TLS handshake within {seconds} s; give the port that \
                  speaks TLS (8883 for MQTT, 443 for HTTPS)"
@@ -114,6 +123,7 @@ pub(crate) async fn connect(
     let addresses = resolve(address)
         .await
         .map_err(|error| format!("{address}: cannot look up the address: {error}"))?;
+    progress.0.set(Phase::Reaching);
     let stream = first_of(addresses)
         .await
         .map_err(|error| format!("{address}: cannot connect: {error}"))?;
@@ -210,7 +220,14 @@ mod tests {
         let limit = Duration::from_secs(10);
         let progress = Progress::default();
         let early = progress.late(&address, limit, Some("tls = true"));
-        assert_eq!(early, format!("{address}: no connection within 10 s"));
+        assert!(
+            early.contains("check the machine's name servers"),
+            "{early}"
+        );
+        progress.0.set(Phase::Reaching);
+        let early = progress.late(&address, limit, None);
+        let told = "no connection within 10 s; check that the host is up";
+        assert!(early.contains(told), "{early}");
         connect(&address, None, &progress).await.unwrap();
         assert_eq!(
             progress.late(&address, limit, Some("tls = true")),

@@ -81,6 +81,7 @@ fn range(source: &dyn Source, query: &mut Query) -> Result<(i64, i64), Refused> 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct ReadReport {
     bytes_read: u64,
+    /// Places that cannot be read: records, pieces of files and whole files.
     records_damaged: u64,
     readings_missing: u64,
     segments_gone: u64,
@@ -91,7 +92,7 @@ impl ReadReport {
         let report = cursor.report();
         Self {
             bytes_read: report.bytes_read,
-            records_damaged: report.damage.records_damaged,
+            records_damaged: report.damage.places_unreadable(),
             readings_missing: report.damage.readings_missing,
             segments_gone: report.segments_gone,
         }

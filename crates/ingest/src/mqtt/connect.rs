@@ -33,8 +33,10 @@ const TLS_ALERT: [u8; 2] = [0x15, 3];
 /// How far an attempt to connect has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// No address has answered.
+    /// The name is not resolved yet.
     #[default]
+    Resolving,
+    /// No address has answered.
     Reaching,
     /// The TLS handshake is under way.
     ShakingHands,
@@ -52,7 +54,14 @@ impl Progress {
         let address = &options.address;
         let seconds = Duration::from_millis(options.connect_ms_max).as_secs_f64();
         match self.0.get() {
-            Phase::Reaching => format!("{address}: no connection within {seconds} s"),
+            Phase::Resolving => format!(
+                "{address}: the name has no address within {seconds} s; check the machine's name servers, or give an \
+                 address as a number"
+            ),
+            Phase::Reaching => format!(
+                "{address}: no connection within {seconds} s; check that the host is up, and that no firewall drops \
+                 this port"
+            ),
             Phase::ShakingHands => format!(
                 "{address}: connects, but does not finish the TLS handshake within {seconds} s; give the port that \
                  speaks TLS, most often 8883"
@@ -114,6 +123,7 @@ pub(super) async fn connect(
         .resolve(&options.address)
         .await
         .map_err(|error| failed("cannot look up the address", &error))?;
+    progress.0.set(Phase::Reaching);
     let mut stream = connect_to(&addresses, options.connect_ms_max)
         .await
         .map_err(|error| failed("cannot connect", &error))?;
@@ -251,14 +261,29 @@ mod tests {
         let address = broker.local_addr().unwrap();
         let options = MqttOptions::new(address.to_string(), "t");
         let progress = Progress::default();
-        let early = progress.late(&options);
-        assert!(early.ends_with(": no connection within 10 s"), "{early}");
         let mut resolver = Resolver::new(move |_| Ok(vec![address]));
         let attempt = connect(&options, &mut resolver, &progress);
         assert!(timeout(Duration::from_millis(500), attempt).await.is_err());
         assert_eq!(
             progress.late(&options),
             format!("{address}: connects, but does not answer CONNECT within 10 s; {IF_TLS}")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_not_resolved_and_a_host_that_does_not_answer_have_their_remedies() {
+        let (silent, _listener, _fill) = silent().await;
+        let options = MqttOptions::new("broker.example:1883", "t");
+        let mut resolver = Resolver::new(move |_| Ok(vec![silent]));
+        let progress = Progress::default();
+        let told = progress.late(&options);
+        assert!(told.contains("check the machine's name servers"), "{told}");
+        let attempt = connect(&options, &mut resolver, &progress);
+        assert!(timeout(Duration::from_secs(2), attempt).await.is_err());
+        let told = progress.late(&options);
+        assert!(
+            told.contains("no connection within 10 s; check that the host is up"),
+            "{told}"
         );
     }
 

@@ -17,6 +17,10 @@ use std::time::Duration;
 /// Number of filters in one packet; some hosted brokers refuse more.
 const FILTERS_PER_PACKET: usize = 8;
 
+/// A broker that sends messages, and no answer, is left after this multiple of the longest wait for an answer. Messages
+/// that it has kept may come before the answer, but not without end.
+const WAITS_MAX: u32 = 10;
+
 enum FilterRequest {
     /// The subscriptions, and whether they were named.
     Subscribe(Vec<Subscription>, bool),
@@ -34,6 +38,11 @@ fn have_overlap(wanted: &[Subscription]) -> bool {
     let pair =
         |(at, one): (usize, &&str)| filters[at + 1..].iter().any(|other| overlap(one, other));
     filters.iter().enumerate().any(pair)
+}
+
+/// Returns whether this time has passed since a moment, if there is one.
+fn has_passed(since: Option<Duration>, now: Duration, time: Duration) -> bool {
+    since.is_some_and(|since| now.saturating_sub(since) >= time)
 }
 
 fn overlap(one: &str, other: &str) -> bool {
@@ -69,6 +78,9 @@ pub(super) struct Filters {
     /// Refused on this connection; requested again on the next one.
     refused: Vec<Subscription>,
     pending: Vec<Pending>,
+    /// When the packets of `pending` were made, moved by the time of pauses.
+    asked_since: Option<Duration>,
+    /// The same, or when bytes came from the broker since.
     pending_since: Option<Duration>,
     last_id: u16,
     /// Whether the broker names the subscriptions of a message, if it is asked to.
@@ -83,6 +95,7 @@ impl Filters {
         self.can_name = can_name;
         self.overlap = None;
         self.pending.clear();
+        self.asked_since = None;
         self.pending_since = None;
         self.refused.clear();
         if !session_present {
@@ -105,15 +118,36 @@ impl Filters {
         self.refused.clear();
     }
 
-    /// Returns since when, on the session's clock, the broker owes an answer.
-    pub(super) fn pending_since(&self) -> Option<Duration> {
-        self.pending_since
+    /// Returns whether the broker has owed an answer for too long: it is silent for `wait_max`, or sends messages
+    /// instead for a multiple of that.
+    pub(super) fn is_overdue(&self, now: Duration, wait_max: Duration) -> bool {
+        has_passed(self.pending_since, now, wait_max)
+            || has_passed(self.asked_since, now, wait_max.saturating_mul(WAITS_MAX))
+    }
+
+    /// Returns the number of subscriptions that were requested `wait_max` ago or earlier, and have no answer.
+    pub(super) fn unanswered(&self, now: Duration, wait_max: Duration) -> u64 {
+        if !has_passed(self.asked_since, now, wait_max) {
+            return 0;
+        }
+        let requested = |pending: &Pending| match &pending.asked {
+            FilterRequest::Subscribe(asked, _) => asked.len() as u64,
+            FilterRequest::Unsubscribe(_) => 0,
+        };
+        self.pending.iter().map(requested).sum()
     }
 
     /// Handles the end of a read pause, and bytes from the broker: its answer may wait behind them.
-    pub(super) fn resumed(&mut self, now: Duration) {
+    pub(super) fn heard(&mut self, now: Duration) {
         if self.pending_since.is_some() {
             self.pending_since = Some(now);
+        }
+    }
+
+    /// Handles a part of a read pause, which took this time: it does not count.
+    pub(super) fn paused(&mut self, time: Duration) {
+        if let Some(asked_since) = &mut self.asked_since {
+            *asked_since += time;
         }
     }
 
@@ -161,6 +195,7 @@ impl Filters {
             self.pending.push(Pending { packet_id, asked });
         }
         self.pending_since = (!self.pending.is_empty()).then_some(now);
+        self.asked_since = self.pending_since;
         Ok(())
     }
 
@@ -179,9 +214,10 @@ impl Filters {
             return Err(Malformed("a SUBACK with another number of filters"));
         }
         for (asked, grant) in asked.into_iter().zip(grants) {
-            self.active
-                .retain(|active| active.subscription.filter != asked.filter);
             self.lowered.retain(|lowered| *lowered != asked.filter);
+            if matches!(grant, Grant::Refused(_)) {
+                self.not_held(&asked.filter);
+            }
             match grant {
                 // A reload has removed it while the answer was outstanding.
                 Grant::Refused(_) if !wanted.contains(&asked) => {}
@@ -202,6 +238,8 @@ impl Filters {
                             ));
                         }
                     }
+                    self.active
+                        .retain(|active| active.subscription.filter != asked.filter);
                     self.active.push(ActiveSubscription {
                         subscription: asked,
                         is_named,
@@ -212,6 +250,13 @@ impl Filters {
         }
         self.publish(wanted, state);
         Ok(())
+    }
+
+    /// Handles a refused renewal. The broker may still have the subscription from before, so a removal unsubscribes it.
+    fn not_held(&mut self, filter: &str) {
+        for active in &mut self.active {
+            active.is_held &= active.subscription.filter != filter;
+        }
     }
 
     /// Handles an UNSUBACK.
@@ -262,6 +307,7 @@ impl Filters {
             .position(|pending| pending.packet_id == packet_id)?;
         let asked = self.pending.swap_remove(at).asked;
         if self.pending.is_empty() {
+            self.asked_since = None;
             self.pending_since = None;
         }
         Some(asked)
@@ -340,5 +386,60 @@ mod tests {
             let found = asked_and_held(session_present);
             assert_eq!(found, (Some(0x82), 0, 1), "{session_present}");
         }
+    }
+
+    #[test]
+    fn a_subscription_whose_renewal_is_refused_is_unsubscribed_when_it_goes() {
+        let wanted = [Subscription {
+            filter: "t".to_owned(),
+            qos: Qos::AtLeastOnce,
+        }];
+        let (mut filters, state) = (Filters::default(), MqttState::default());
+        let asked = |filters: &mut Filters, wanted: &[Subscription]| {
+            let mut out = Vec::new();
+            filters
+                .reconcile(Version::V311, wanted, &mut out, Duration::ZERO)
+                .unwrap();
+            out.first().copied()
+        };
+        let refused = || vec![Grant::Refused("not authorized".to_owned())];
+        for (grants, held) in [(vec![Grant::Granted(1)], 1), (refused(), 0)] {
+            filters.connected(true, false);
+            assert_eq!(asked(&mut filters, &wanted), Some(0x82), "a SUBSCRIBE");
+            filters
+                .granted(filters.last_id, grants, &wanted, &state)
+                .unwrap();
+            assert_eq!(state.figures().subscriptions_held, held);
+        }
+        // Refused: it is not requested again on this connection.
+        assert_eq!(asked(&mut filters, &wanted), None);
+        assert_eq!(asked(&mut filters, &[]), Some(0xa2), "an UNSUBSCRIBE");
+        filters.released(filters.last_id, &[], &state).unwrap();
+        assert_eq!(asked(&mut filters, &[]), None);
+    }
+
+    #[test]
+    fn a_pause_does_not_count_as_a_wait_for_an_answer() {
+        let wanted = [Subscription {
+            filter: "t".to_owned(),
+            qos: Qos::AtLeastOnce,
+        }];
+        let seconds = Duration::from_secs;
+        let mut filters = Filters::default();
+        filters.connected(true, false);
+        let mut out = Vec::new();
+        filters
+            .reconcile(Version::V311, &wanted, &mut out, seconds(0))
+            .unwrap();
+        assert!(!filters.is_overdue(seconds(9), seconds(10)));
+        assert!(filters.is_overdue(seconds(10), seconds(10)));
+        filters.paused(seconds(30));
+        filters.heard(seconds(39));
+        assert_eq!(filters.unanswered(seconds(39), seconds(10)), 0);
+        assert_eq!(filters.unanswered(seconds(40), seconds(10)), 1);
+        // Messages put off the end, but not for ever.
+        filters.heard(seconds(129));
+        assert!(!filters.is_overdue(seconds(129), seconds(10)));
+        assert!(filters.is_overdue(seconds(130), seconds(10)));
     }
 }

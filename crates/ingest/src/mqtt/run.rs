@@ -236,6 +236,7 @@ impl Drop for Connected<'_> {
     fn drop(&mut self) {
         self.0.connected.store(false, Relaxed);
         self.0.in_flight.store(0, Relaxed);
+        self.0.subscriptions_unanswered.store(0, Relaxed);
         self.0.set_pause(None);
     }
 }

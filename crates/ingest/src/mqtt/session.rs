@@ -175,6 +175,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             self.drain(now)?;
             self.publish()?;
             self.acknowledge()?;
+            self.check_answers(now)?;
             self.keep_alive(now)?;
             self.wait(control, now).await?;
         }
@@ -325,6 +326,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                 Pause::Full => &self.state.full_us,
             };
             counter.fetch_add(u64::try_from(time.as_micros()).unwrap_or(0), Relaxed);
+            self.filters.paused(time);
         }
         match (&mut self.halt, pause) {
             (None, None) => return,
@@ -333,7 +335,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                 // Nothing was read during the pause, so silence does not mean that the broker is gone.
                 self.heard = now;
                 self.ping = None;
-                self.filters.resumed(now);
+                self.filters.heard(now);
             }
             (Some(halt), Some(pause)) => {
                 halt.pause = pause;
@@ -406,6 +408,23 @@ impl<'a, C: Consumer> Session<'a, C> {
         Ok(())
     }
 
+    /// Leaves a broker that does not answer a subscription, and counts the subscriptions that have waited for long.
+    fn check_answers(&self, now: Duration) -> Result<(), Leave> {
+        if self.halt.is_some() {
+            // The answer may have come, and is not read.
+            return Ok(());
+        }
+        let wait_max = Duration::from_millis(self.options.connect_ms_max);
+        let unanswered = self.filters.unanswered(now, wait_max);
+        self.state
+            .subscriptions_unanswered
+            .store(unanswered, Relaxed);
+        match self.filters.is_overdue(now, wait_max) {
+            true => lost("the broker does not answer a subscription"),
+            false => Ok(()),
+        }
+    }
+
     /// Sends pings when they are due, and detects a broker that is gone without a notice.
     fn keep_alive(&mut self, now: Duration) -> Result<(), Leave> {
         let since = |moment: Duration| now.saturating_sub(moment);
@@ -416,18 +435,8 @@ impl<'a, C: Consumer> Session<'a, C> {
             return lost("the broker takes no bytes any more");
         }
         let halted = self.halt.is_some();
-        if !halted {
-            if self.ping.is_some_and(|ping| since(ping) >= self.keep_alive) {
-                return lost("the broker does not answer pings");
-            }
-            let answer = Duration::from_millis(self.options.connect_ms_max);
-            if self
-                .filters
-                .pending_since()
-                .is_some_and(|moment| since(moment) >= answer)
-            {
-                return lost("the broker does not answer a subscription");
-            }
+        if !halted && self.ping.is_some_and(|ping| since(ping) >= self.keep_alive) {
+            return lost("the broker does not answer pings");
         }
         let due = self.keep_alive * 3 / 4;
         let silent = self.ping.is_none() && !halted && since(self.heard) >= due;
@@ -494,7 +503,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         self.ping = None;
         // On a slow link, kept messages take long. A lone answer to a ping is no message.
         if count > codec::PINGRESP_BYTES {
-            self.filters.resumed(self.heard);
+            self.filters.heard(self.heard);
         }
         self.state.bytes.fetch_add(count as u64, Relaxed);
         Ok(())

@@ -39,6 +39,7 @@ pub struct MqttState {
     pub(super) packets_invalid: AtomicU64,
     pub(super) subscriptions_held: AtomicU64,
     pub(super) subscriptions_refused: AtomicU64,
+    pub(super) subscriptions_unanswered: AtomicU64,
     last_error: Mutex<String>,
 }
 
@@ -83,6 +84,8 @@ pub struct MqttFigures {
     pub subscriptions_held: u64,
     /// Subscriptions that the broker refused, or granted with a lower QoS than requested; `last_error` says which.
     pub subscriptions_refused: u64,
+    /// Subscriptions that the broker has not answered within `connect_ms_max`, while it sends other packets.
+    pub subscriptions_unanswered: u64,
 }
 
 impl MqttState {
@@ -113,6 +116,7 @@ impl MqttState {
             packets_invalid: self.packets_invalid.load(Relaxed),
             subscriptions_held: self.subscriptions_held.load(Relaxed),
             subscriptions_refused: self.subscriptions_refused.load(Relaxed),
+            subscriptions_unanswered: self.subscriptions_unanswered.load(Relaxed),
         }
     }
 

@@ -4,6 +4,8 @@
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
+pub mod fake;
+
 use bytes::BytesMut;
 use ingest::durable::DurableWatch;
 use ingest::intake::{Destination, LogGone, Outcome, Outgoing, PutError, Reason};

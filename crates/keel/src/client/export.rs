@@ -282,11 +282,8 @@ impl Export<'_> {
             CliError::coded(error.code(), image.display(), &error, remedy)
         })?;
         let damage = report.damage;
-        self.damaged = report.readings_unnamed
-            + damage.records_damaged
-            + damage.pieces_unreadable
-            + damage.files_unreadable
-            + damage.readings_missing;
+        self.damaged =
+            report.readings_unnamed + damage.places_unreadable() + damage.readings_missing;
         Ok(())
     }
 

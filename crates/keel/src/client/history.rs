@@ -135,7 +135,7 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
         return Err(CliError::failure(
             &asked.key,
             format!(
-                "damage hides part of the history: {} records unreadable, {} readings missing",
+                "damage hides part of the history: {} places unreadable, {} readings missing",
                 end.records_damaged, end.readings_missing
             ),
             "what is printed is sound; see `keel status`, and check the card",
@@ -145,7 +145,7 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
 }
 
 /// Passes the time and, if the value is one, the number of each reading of a key to `wanted` until it returns `false`.
-/// Returns the number of readings that damage hides.
+/// Returns the number of places and readings that damage hides.
 pub(crate) fn numbers(
     node: &NodeArgs,
     key: &str,

@@ -6,8 +6,9 @@ use clap::Args;
 use cluster::measure::{
     Address, HostEntry, Launch, Library, is_interface_name, parse_hosts, ranks_of,
 };
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io::{self, Read};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -27,6 +28,9 @@ const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Timeout for a board to answer.
 const REACH_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// The most names of boards in one error.
+const NAMES_MAX: usize = 8;
 
 /// Boards that are queried at the same time.
 const ASKED_AT_ONCE: usize = 32;
@@ -77,6 +81,43 @@ pub(crate) struct MissingBoard {
 impl MissingBoard {
     fn error(&self) -> CliError {
         CliError::failure(&self.name, &self.how, &self.remedy)
+    }
+
+    /// Returns the error of the first of several boards, which names the others.
+    fn error_of(missing: &[Self]) -> Option<CliError> {
+        let (first, others) = missing.split_first()?;
+        if others.is_empty() {
+            return Some(first.error());
+        }
+        let names: Vec<&str> = others.iter().map(|board| board.name.as_str()).collect();
+        let remedy = format!("{}; not reached either: {}", first.remedy, listed(&names));
+        Some(first.error().with_remedy(remedy))
+    }
+}
+
+/// The answer of a board: none if all is well, the board if it cannot be reached, else what is wrong with it.
+type Answer = Result<Option<MissingBoard>, CliError>;
+
+/// Returns why a board cannot be used, by its answer.
+fn unusable_text(name: &str, answer: Answer) -> Option<String> {
+    match answer {
+        Ok(missing) => missing.map(|board| board.how),
+        Err(error) => {
+            let text = error.to_string();
+            let why = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
+            Some(format!("cannot be used: {why}"))
+        }
+    }
+}
+
+/// Returns names as text, the first ones of many.
+pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    let (shown, others) = names.split_at(names.len().min(NAMES_MAX));
+    let shown: Vec<&str> = shown.iter().map(AsRef::as_ref).collect();
+    let shown = shown.join(", ");
+    match others.len() {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -140,6 +181,7 @@ impl Boards {
                 "`ip link` lists them",
             ));
         }
+        check_network(address, arguments.interface.as_deref(), &hosts)?;
         let remote_shell = arguments.launcher.as_deref().map(|path| {
             let absolute = std::fs::canonicalize(path);
             absolute.map_err(|error| CliError::io(path.display(), &error))
@@ -200,12 +242,9 @@ impl Boards {
     /// Queries keel-mpi on each board other than this machine.
     ///
     /// # Errors
-    /// The first board that cannot be reached, lacks keel-mpi, or has another version.
+    /// The boards that cannot be reached; the first one that lacks keel-mpi, or has another version.
     pub(crate) fn reach(&self) -> Result<(), CliError> {
-        match self.missing()?.into_iter().next() {
-            Some(missing) => Err(missing.error()),
-            None => Ok(()),
-        }
+        MissingBoard::error_of(&self.missing()?).map_or(Ok(()), Err)
     }
 
     /// Removes the boards that cannot be reached, and returns them.
@@ -216,9 +255,9 @@ impl Boards {
         let missing = self.missing()?;
         let is_there = |host: &HostEntry| missing.iter().all(|board| board.name != host.name);
         if !self.hosts.iter().any(is_there)
-            && let Some(first) = missing.first()
+            && let Some(error) = MissingBoard::error_of(&missing)
         {
-            return Err(first.error());
+            return Err(error);
         }
         self.hosts.retain(is_there);
         Ok(missing)
@@ -229,7 +268,25 @@ impl Boards {
     /// # Errors
     /// The first board that lacks keel-mpi, or has another version.
     pub(crate) fn missing(&self) -> Result<Vec<MissingBoard>, CliError> {
-        let mut missing = Vec::new();
+        let answers = self.answers().into_iter();
+        let missing = answers.filter_map(|(_, answer)| answer.transpose());
+        missing.collect()
+    }
+
+    /// Queries keel-mpi on each board other than this machine. Returns the boards that cannot be used: those that
+    /// cannot be reached, lack keel-mpi, or have another version.
+    pub(crate) fn unusable(&self) -> Vec<(String, String)> {
+        let answers = self.answers().into_iter();
+        let unusable = answers.filter_map(|(name, answer)| {
+            let how = unusable_text(name, answer)?;
+            Some((name.to_owned(), how))
+        });
+        unusable.collect()
+    }
+
+    /// Queries keel-mpi on each board other than this machine. Returns the answers with the names of the boards.
+    fn answers(&self) -> Vec<(&str, Answer)> {
+        let mut all = Vec::new();
         let far: Vec<&HostEntry> = self
             .hosts
             .iter()
@@ -246,15 +303,13 @@ impl Boards {
                     .map(|answer| answer.unwrap_or(Ok(None)))
                     .collect::<Vec<_>>()
             });
-            for answer in answers {
-                missing.extend(answer?);
-            }
+            all.extend(some.iter().map(|host| host.name.as_str()).zip(answers));
         }
-        Ok(missing)
+        all
     }
 
     /// Queries keel-mpi on a board. Returns the board if it cannot be reached.
-    fn ask(&self, host: &str) -> Result<Option<MissingBoard>, CliError> {
+    fn ask(&self, host: &str) -> Answer {
         let missing = |how: String, remedy: String| MissingBoard {
             name: host.to_owned(),
             how,
@@ -356,8 +411,42 @@ fn check_link_options(arguments: &BoardsArgs, hosts: &[HostEntry]) -> Result<(),
     Ok(())
 }
 
+/// Checks that this machine has the address, and the interface if it is one of the boards: MPI would wait for messages
+/// that never come.
+fn check_network(
+    address: Option<Address>,
+    interface: Option<&str>,
+    hosts: &[HostEntry],
+) -> Result<(), CliError> {
+    if let Some(address) = address.map(Address::address) {
+        let bound = UdpSocket::bind((address, 0));
+        if bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable) {
+            return Err(CliError::failure(
+                "--address",
+                format_args!("{address} is no address of this machine"),
+                "name the one at which the boards reach it: `ip -4 address` lists them",
+            ));
+        }
+    }
+    let Some(name) = interface.filter(|_| hosts.iter().any(|host| is_here(&host.name))) else {
+        return Ok(());
+    };
+    let is_there = CString::new(name).is_ok_and(|text| {
+        // SAFETY: a plain system call with a text that ends with 0.
+        unsafe { libc::if_nametoindex(text.as_ptr()) != 0 }
+    });
+    if !is_there {
+        return Err(CliError::failure(
+            "--interface",
+            format_args!("{name} is no interface of this machine, which is one of the boards"),
+            "name the one that carries messages: `ip link` lists them",
+        ));
+    }
+    Ok(())
+}
+
 /// Returns whether launchers start ranks there without a remote shell.
-fn is_here(name: &str) -> bool {
+pub(crate) fn is_here(name: &str) -> bool {
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name == "localhost" || name == "127.0.0.1" || name == own.trim()
 }
@@ -549,4 +638,27 @@ pub(crate) fn last_line(bytes: &[u8]) -> String {
         .chars()
         .take(200)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_board_that_answers_wrongly_cannot_be_used_for_that_reason() {
+        let missing = MissingBoard {
+            name: "b2".to_owned(),
+            how: "cannot be reached: no route to host".to_owned(),
+            remedy: String::new(),
+        };
+        let faulty = CliError::failure("b2", "has no keel-mpi (not found)", "install it");
+        assert_eq!(unusable_text("b2", Ok(None)), None);
+        let how = unusable_text("b2", Ok(Some(missing)));
+        assert_eq!(how.as_deref(), Some("cannot be reached: no route to host"));
+        let how = unusable_text("b2", Err(faulty)).expect("a reason");
+        assert!(
+            how.starts_with("cannot be used: has no keel-mpi (not found)"),
+            "{how}"
+        );
+    }
 }

@@ -7,6 +7,7 @@ use super::result_file::power_json;
 use crate::argument::label;
 use crate::error::CliError;
 use crate::output::Output;
+use crate::power_cmd::sources::check_meter;
 use crate::progress::Progress;
 use crate::signals;
 use crate::temporary::new_file;
@@ -552,6 +553,7 @@ fn read_meter(path: &Path) -> Result<Watts, CliError> {
             "give the file another name",
         ));
     };
+    check_meter(path)?;
     // The meter's file is at the user's path, even if another folder stands for /.
     let meter = Meter::new(&Root::new(""), text, Arc::new(SystemClock::new()));
     Ok(Watts::start(Ok(vec![Box::new(meter)]), ALL_BOARDS))

@@ -277,6 +277,7 @@ impl Reader<'_> {
                 is_same_place(table, &job.out)
                     || is_same_place(table, &beside(&job.out, "figures.json"))
                     || is_same_place(table, &beside(&job.out, "overhead.json"))
+                    || is_same_place(table, &beside(&job.out, "suspects.json"))
             });
             let wrong = match (taken, of_other) {
                 (Some((name, _)), _) => Some(format!("writes the file of {name}")),

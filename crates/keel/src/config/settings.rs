@@ -106,6 +106,7 @@ impl JobConfig {
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let figures = beside(&self.out, "figures.json");
         let overhead = beside(&self.out, "overhead.json");
+        let suspects = beside(&self.out, "suspects.json");
         let mut files = vec![
             self.out.clone(),
             beside(&self.out, "new"),
@@ -115,6 +116,8 @@ impl JobConfig {
             figures,
             beside(&overhead, "new"),
             overhead,
+            beside(&suspects, "new"),
+            suspects,
         ];
         if let Some(table) = &self.table {
             files.extend([table.clone(), beside(table, "new")]);

@@ -6,7 +6,7 @@ use nix::unistd::{Gid, User, geteuid, getgrouplist};
 use std::ffi::CString;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Permission bits of one kind of user.
 const READ: u32 = 4;
@@ -21,6 +21,9 @@ const MADE: [&str; 5] = [
     "region.file",
     "region.checkpoint_image",
 ];
+
+/// Folders with at most as many ancestors, themselves included, belong to the system: `/` and `/run`.
+const SYSTEM_DEPTH: usize = 2;
 
 /// A user as the kernel judges it.
 struct Successor {
@@ -82,13 +85,25 @@ impl Successor {
             return None;
         }
         let name = &self.name;
-        let folder = nearest_folder(path)?;
-        let about = fs::metadata(&folder).ok()?;
-        if !self.may(&about, WRITE | SEARCH) {
+        let path = &std::path::absolute(path).ok()?;
+        let folder = path.parent()?;
+        let nearest = folder.ancestors().find(|folder| folder.is_dir())?;
+        if !self.may(&fs::metadata(nearest).ok()?, WRITE | SEARCH) {
             let shown = folder.display();
-            return Some(format!(
-                "the folder {shown} does not belong to the user {name}; chown {name}: {shown}"
-            ));
+            return Some(if nearest != folder {
+                format!(
+                    "the folder {shown} is missing, and the user {name} cannot make it; \
+                     install -d -o {name} -m 750 {shown}"
+                )
+            } else if folder.ancestors().count() <= SYSTEM_DEPTH {
+                format!(
+                    "the user {name} cannot write to {shown}; name a path in a folder of its own"
+                )
+            } else {
+                format!(
+                    "the folder {shown} does not belong to the user {name}; chown {name}: {shown}"
+                )
+            });
         }
         let about = fs::metadata(path).ok().filter(Metadata::is_file)?;
         let shown = path.display();
@@ -126,13 +141,6 @@ impl Successor {
     }
 }
 
-/// Returns the nearest folder of a path that exists.
-fn nearest_folder(path: &Path) -> Option<PathBuf> {
-    let path = std::path::absolute(path).ok()?;
-    let mut folders = path.ancestors().skip(1);
-    folders.find(|folder| folder.is_dir()).map(Path::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,13 +174,16 @@ mod tests {
             let of_key = |line: &&String| line.starts_with(key) && line.contains(words);
             told.iter().filter(of_key).count()
         };
-        assert_eq!(
-            about("store.image: ", "does not belong to the user keel"),
-            1
+        let made = format!(
+            "install -d -o keel -m 750 {}",
+            folder.join("later").display()
         );
+        assert_eq!(about("store.image: ", &made), 1);
         assert_eq!(about("node.socket: ", "chown keel: "), 1);
         assert_eq!(about("http.token_file: ", "the user keel cannot read"), 1);
         assert_eq!(told.len(), 3, "{told:?}");
+        let of_system = stranger.cannot_make(Path::new("/keel.sock")).unwrap();
+        assert!(of_system.ends_with("a folder of its own"), "{of_system}");
         // With the rights of a group, and of others.
         let gid = fs::metadata(&folder).unwrap().gid();
         let member = Successor {

@@ -7,6 +7,12 @@ use cluster::jobs::{LeftOut, Order, Readings, Settings, Taker};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+/// What to do about times of batches.
+const OWN_TIMES: &str = "give each reading a time of its own, or leave the times out";
+
+/// Mean steps whose ratio is greater are shown as a change of the rate.
+const RATE_CHANGE: f64 = 1.02;
+
 /// The readings that a job works on.
 #[derive(Debug, Args)]
 pub(crate) struct ReadingsArgs {
@@ -88,10 +94,59 @@ pub(crate) fn uneven_text(readings: &Readings) -> Option<String> {
     let uneven = readings.uneven_steps();
     let mean_s = readings.step_s.filter(|_| uneven > 0)?;
     let count = readings.rows() - 1 - readings.breaks.len();
+    let mean = if readings.steps_s.is_empty() {
+        format!("their mean of {mean_s} s")
+    } else {
+        "the mean between their breaks".to_owned()
+    };
     Some(format!(
-        "{uneven} of {count} steps between readings differ from their mean of {mean_s} s by more than a quarter: rows \
-         are missing, or the times are too coarse; frequencies may be wrong"
+        "{uneven} of {count} steps between readings differ from {mean} by more than a quarter: rows are missing, the \
+         times are too coarse, or the rate changes; frequencies may be wrong"
     ))
+}
+
+/// Returns the mean steps between breaks, if the rate changes.
+pub(crate) fn rate_text(readings: &Readings) -> Option<String> {
+    let shortest_s = readings.steps_s.iter().copied().reduce(f64::min)?;
+    let longest_s = readings.steps_s.iter().copied().reduce(f64::max)?;
+    (longest_s > RATE_CHANGE * shortest_s).then(|| {
+        format!(
+            "changes: mean steps between breaks are from {shortest_s} to {longest_s} s; frequencies of a window follow \
+             its own"
+        )
+    })
+}
+
+/// Returns a number with what it counts.
+pub(super) fn number_of(count: u64, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{plural}")
+}
+
+/// Returns lines about rows that were left out, and about readings that look wrong.
+pub(crate) fn remarks(readings: &Readings, left_out: &LeftOut) -> Vec<String> {
+    let reasons = left_out.reasons().map(|(reason, count)| {
+        let (rows, place) = (number_of(count, "row"), left_out.place(reason));
+        format!("left out  {rows}: {reason}{place}")
+    });
+    let rate = rate_text(readings).map(|text| format!("rate      {text}"));
+    let uneven = uneven_text(readings).map(|text| format!("uneven    {text}"));
+    let suspects = suspects(readings).into_iter();
+    let suspects = suspects.map(|text| format!("suspect   {text}"));
+    reasons.chain(rate).chain(uneven).chain(suspects).collect()
+}
+
+/// Returns why the readings may not be what the sensor measured.
+pub(crate) fn suspects(readings: &Readings) -> Vec<String> {
+    let mut texts = readings.suspects.clone();
+    let breaks = readings.breaks.len();
+    texts.extend(readings.burst().map(|count| {
+        format!(
+            "{breaks} breaks take most of the time, with {count} readings between two of them (mean): if times are \
+             those of batches, frequencies are wrong; {OWN_TIMES}"
+        )
+    }));
+    texts
 }
 
 /// Returns the job with its input. If it cannot be done, the error names the rows that were left out, and the remedy
@@ -105,6 +160,8 @@ pub(crate) fn order(
     (readings, left_out): (Readings, &LeftOut),
     help: &'static str,
 ) -> Result<Order, CliError> {
+    let breaks = readings.breaks.len() as u64;
+    let is_burst = readings.burst().is_some() && left_out.total() < breaks;
     Order::new(settings, readings).map_err(|error| {
         let most = left_out.reasons().max_by_key(|(_, count)| *count);
         let is_of_window = match &error {
@@ -114,6 +171,8 @@ pub(crate) fn order(
             _ => false,
         };
         let remedy = match most {
+            // Shorter windows would have the steps within a batch.
+            _ if is_of_window && is_burst => OWN_TIMES,
             Some((reason, _)) if is_of_window => remedy_of(reason),
             None if is_of_window => "give a smaller --window, or readings with fewer gaps",
             _ => help,
@@ -150,6 +209,9 @@ fn from_file(path: &Path, columns: &[String]) -> Result<(Readings, LeftOut), Cli
     read.map_err(|error| {
         let remedy = match &error {
             cluster::Error::Limit { .. } => "give a shorter file, or fewer columns",
+            cluster::Error::Invalid { wrong, .. } if wrong.contains("looks like a time") => {
+                "rename the column in the file"
+            }
             _ => "name a CSV file with headings, and its columns with --column",
         };
         CliError::failure(path.display(), error, remedy)
@@ -253,6 +315,49 @@ mod tests {
             said.contains("a smaller --window") && !said.contains("left out"),
             "{said}"
         );
+    }
+
+    /// 32 readings arrive every 32 ms, and the times are those of the arrival.
+    fn batches() -> String {
+        let row = |row: u32| {
+            format!(
+                "{},{}\n",
+                f64::from(row / 32 * 32) + f64::from(row % 32) / 100.0,
+                row % 7
+            )
+        };
+        format!("time_ms,value\n{}", (0..3_200).map(row).collect::<String>())
+    }
+
+    #[test]
+    fn times_of_batches_are_suspected_and_lead_to_no_smaller_window() {
+        let said = refused(&batches());
+        assert!(
+            said.contains(OWN_TIMES) && !said.contains("smaller --window"),
+            "{said}"
+        );
+        let (readings, _) = Readings::from_csv(batches().as_bytes(), &[]).expect("readings");
+        let texts = suspects(&readings);
+        assert_eq!(texts.len(), 1, "{texts:?}");
+        assert!(
+            texts[0].contains("99 breaks") && texts[0].contains("32 readings"),
+            "{texts:?}"
+        );
+    }
+
+    #[test]
+    fn a_change_of_the_rate_is_shown_and_is_a_cause_of_uneven_steps() {
+        let time_ms = |row: u32| if row < 4_000 { row * 10 } else { row * 14 };
+        let rows = (0..8_000).map(|row| format!("{},{}\n", time_ms(row), row % 7));
+        let text = format!("time_ms,value\n{}", rows.collect::<String>());
+        let (readings, _) = Readings::from_csv(text.as_bytes(), &[]).expect("readings");
+        let said = rate_text(&readings).expect("another rate");
+        assert!(said.contains("from 0.01 to 0.014 s"), "{said}");
+        let text = "time_ms,value\n0,1\n10,2\n20,3\n25,4\n35,5\n45,6\n";
+        let (uneven, _) = Readings::from_csv(text.as_bytes(), &[]).expect("readings");
+        let said = uneven_text(&uneven).expect("a short step");
+        assert!(said.contains("or the rate changes"), "{said}");
+        assert_eq!(rate_text(&uneven), None);
     }
 
     #[test]

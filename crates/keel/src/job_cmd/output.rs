@@ -1,7 +1,7 @@
 //! The output of `keel cluster run`: the answer, whether one rank gets the same, bytes moved, parallel fraction, time,
 //! energy, and where such a job should run.
 
-use super::input;
+use super::input::{self, number_of};
 use super::state::State;
 use crate::error::CliError;
 use crate::output::Output;
@@ -9,7 +9,7 @@ use crate::progress::bytes_text;
 use crate::time_text::format_ms;
 use cluster::advisor::{Advice, Estimate, Fit, Input, Minimise, Origin, Privacy, Question, advise};
 use cluster::jobs::energy::BoardEnergy;
-use cluster::jobs::estimate::fraction_remark;
+use cluster::jobs::estimate::{FRACTION_SPREAD_MAX, fraction_contradiction, fraction_remark};
 use cluster::jobs::lines::Report;
 use cluster::jobs::{LeftOut, Order, Sameness};
 use cluster::link::LinkCurve;
@@ -117,6 +117,8 @@ struct Fraction {
     from: String,
     /// Why it says little, if so.
     remark: Option<String>,
+    /// Whether the sections contradict it.
+    is_contradicted: bool,
 }
 
 /// Returns the fitted fraction, if each rank had its own core; else the fraction of the sections. `None` without a run
@@ -128,6 +130,7 @@ fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
             value: report.shared_fraction?,
             from: format!("sections of the run on one rank ({why})"),
             remark: remark.clone(),
+            is_contradicted: false,
         })
     };
     match report.fitted_fraction {
@@ -135,11 +138,16 @@ fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
         Some(_) if !shown.state.has_core_each() => {
             sections(&format!("{} ranks shared cores", report.ranks))
         }
-        Some(value) => Some(Fraction {
-            value,
-            from: format!("computing times on 1 and {} ranks", report.ranks),
-            remark,
-        }),
+        Some(value) => {
+            let sections = report.shared_fraction;
+            let contradiction = sections.and_then(|part| fraction_contradiction(value, part));
+            Some(Fraction {
+                value,
+                from: format!("computing times on 1 and {} ranks", report.ranks),
+                is_contradicted: contradiction.is_some(),
+                remark: contradiction.or(remark),
+            })
+        }
     }
 }
 
@@ -204,6 +212,11 @@ impl Advised {
         // The job is done: a line that says nothing must not cost its answer.
         let refused = shown.link.and_then(|link| link.give(&mut question).err());
         let link_refused = refused.map(|error| error.to_string());
+        if let Some(given) = &mut question.given[Input::ParallelFraction as usize]
+            && fraction.is_contradicted
+        {
+            given.spread = FRACTION_SPREAD_MAX;
+        }
         question.assume();
         let assumed = question.needed().into_iter().filter_map(|input| {
             let given = question.given[input as usize].as_ref()?;
@@ -256,9 +269,13 @@ fn row_text(shown: &Shown<'_>, row: &Value) -> String {
     let Some(row) = row.as_u64() else {
         return "-".to_owned();
     };
-    match shown.times.get(row as usize) {
-        Some(time_s) => format!("row {row} ({})", format_ms((time_s * 1e3) as i64)),
+    let place = match shown.order.readings.line(row as usize) {
+        Some(line) => format!("line {line}"),
         None => format!("row {row}"),
+    };
+    match shown.times.get(row as usize) {
+        Some(time_s) => format!("{place} ({})", format_ms((time_s * 1e3) as i64)),
+        None => place,
     }
 }
 
@@ -325,17 +342,17 @@ fn lines(
 
 /// Prints what the job had: readings, and boards that were lost.
 fn input_lines(shown: &Shown<'_>, report: &Report, out: &mut Output) -> Result<(), CliError> {
-    let columns = shown.order.readings.columns.len();
-    let breaks = shown.order.readings.breaks.len();
+    let readings = &shown.order.readings;
     out.line(format_args!(
-        "{} on {} ranks: {} readings in {columns} columns, {breaks} breaks",
-        report.kernel, report.ranks, report.rows
+        "{} on {}: {} in {}, {}",
+        report.kernel,
+        number_of(report.ranks as u64, "rank"),
+        number_of(report.rows as u64, "reading"),
+        number_of(readings.columns.len() as u64, "column"),
+        number_of(readings.breaks.len() as u64, "break")
     ))?;
-    for (reason, count) in shown.left_out.reasons() {
-        out.line(format_args!("left out  {count} rows: {reason}"))?;
-    }
-    if let Some(text) = input::uneven_text(&shown.order.readings) {
-        out.line(format_args!("uneven    {text}"))?;
+    for line in input::remarks(readings, shown.left_out) {
+        out.line(format_args!("{line}"))?;
     }
     for (board, how) in shown.lost {
         out.line(format_args!("lost      {board}: {how}"))?;
@@ -417,6 +434,13 @@ fn answer_lines(shown: &Shown<'_>, report: &Report, out: &mut Output) -> Result<
     Ok(())
 }
 
+fn energy_json(energy: &Result<(f64, String), String>) -> Value {
+    match energy {
+        Ok((joules, sources)) => json!({"joules": joules, "sources": sources}),
+        Err(why) => json!({"unavailable": why}),
+    }
+}
+
 fn as_json(
     shown: &Shown<'_>,
     report: &Report,
@@ -438,10 +462,6 @@ fn as_json(
         Sameness::Different => ("different", None),
         Sameness::Unchecked => ("unchecked", None),
     };
-    let energy = match energy {
-        Ok((joules, sources)) => json!({"joules": joules, "sources": sources}),
-        Err(why) => json!({"unavailable": why}),
-    };
     json!({
         "kernel": report.kernel,
         "settings": shown.order.settings,
@@ -451,6 +471,7 @@ fn as_json(
         "breaks": shown.order.readings.breaks.len(),
         "left_out": left_out,
         "uneven_steps": shown.order.readings.uneven_steps(),
+        "suspect": input::suspects(&shown.order.readings),
         "lost": lost,
         "answer": report.answer,
         "compared": compared,
@@ -466,7 +487,7 @@ fn as_json(
         "computing_s": report.computing_s,
         "communicating_s": report.communicating_s,
         "alone_s": report.alone_s,
-        "energy": energy,
+        "energy": energy_json(energy),
         "advice": advice.map(|advice| {
             json!({
                 "least_energy": advice.energy.json(),

@@ -26,8 +26,8 @@ pub(super) struct Placed {
     /// The configured deadline; the advisor gets the part that the check and the overhead leave.
     deadline_s: f64,
     pub(super) hosts: Vec<HostEntry>,
-    /// Boards that cannot be reached, and how that is known.
-    missing: Vec<(String, String)>,
+    /// Boards that cannot be reached or used, and how that is known.
+    pub(super) missing: Vec<(String, String)>,
     /// The measured figures of the job, for the file.
     pub(super) kept: Question,
     pub(super) is_measured_anew: bool,
@@ -35,41 +35,43 @@ pub(super) struct Placed {
     pub(super) measuring_s: f64,
     /// Overhead of earlier runs, in s, if there were any.
     overhead_s: Option<f64>,
+    /// Why the link's figures were not taken, if so.
+    link_refused: Option<String>,
     /// The advice with the data centre among the options, if the file of figures includes one.
     elsewhere: Option<Advice>,
 }
 
 impl Placed {
-    /// Places a job on the boards of its file, without those that are missing.
+    /// Places a job on the boards of its file, without those of them that are missing.
     pub(super) fn find(
         job: &JobConfig,
         readings: &ReadingsArgs,
-        missing: Vec<(String, String)>,
+        mut missing: Vec<(String, String)>,
     ) -> Result<Self, CliError> {
         let wrong =
             |error: cluster::Error| CliError::failure(&job.name, error, "see docs/cluster.md");
         let mut hosts = hosts_of(job)?;
+        // A suspect of an earlier run may be no board of the file any more.
+        missing.retain(|(name, _)| hosts.iter().any(|host| host.name == *name));
         hosts.retain(|host| missing.iter().all(|(name, _)| *name != host.name));
         let mut question = question_of(job)?;
         let (found, left_out) = input::read(readings)?;
         let settings = KernelArgs::of_job(job).settings(job.kernel);
         let help = "see docs/cluster.md";
         let order = input::order(&job.name, settings, (found, &left_out), help)?;
-        let amount = order.readings.bytes() as f64;
-        let before = kept(job).filter(|kept| is_near(kept, amount));
+        let before = kept(job).filter(|kept| is_near(kept, order.readings.bytes() as f64));
         let is_measured_anew = before.is_none();
         let begun = Instant::now();
-        let kept = match before {
-            Some(kept) => kept,
-            None => measure(job, &order).map_err(wrong)?,
-        };
+        let kept = before.map_or_else(|| measure(job, &order).map_err(wrong), Ok)?;
         let measuring_s = f64::from(is_measured_anew) * begun.elapsed().as_secs_f64();
         write_kept(job, &kept)?;
         take_kept(&mut question, &kept);
-        // Messages cost nothing on one board.
-        if let Some(path) = job.link.as_ref().filter(|_| hosts.len() > 1) {
-            link(path)?.give(&mut question).map_err(wrong)?;
-        }
+        // Messages cost nothing on one board. A line that says nothing must not cost the job its run.
+        let link_refused = match job.link.as_ref().filter(|_| hosts.len() > 1) {
+            Some(path) => link(path)?.give(&mut question).err(),
+            None => None,
+        };
+        let link_refused = link_refused.map(|error| error.to_string());
         not_above(&mut question);
         question.boards_max = (hosts.len().max(1) as u32).min(cluster::advisor::BOARDS_MAX);
         // The answer must also be checked on one rank before the deadline, unless that comes later or never.
@@ -98,6 +100,7 @@ impl Placed {
             is_measured_anew,
             measuring_s,
             overhead_s,
+            link_refused,
             elsewhere,
         })
     }
@@ -160,6 +163,7 @@ impl Placed {
             "overhead_s": self.overhead_s,
             "boards_missing": boards_missing.collect::<Vec<_>>(),
             "measured_anew": self.is_measured_anew,
+            "link_refused": self.link_refused,
             "assumed": assumed.map(Input::name).collect::<Vec<_>>(),
             "better_elsewhere": better.map(|place| place.to_string()),
             "options": options.collect::<Vec<_>>(),

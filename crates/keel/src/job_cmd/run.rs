@@ -6,7 +6,7 @@ use super::output;
 use super::processes::{END_TIME_MAX, Heard, Processes};
 use super::state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
 use crate::argument::seconds;
-use crate::cluster_cmd::boards::{Boards, BoardsArgs, last_line};
+use crate::cluster_cmd::boards::{Boards, BoardsArgs, is_here, last_line, listed};
 use crate::cluster_cmd::ranks::blamed;
 use crate::cluster_cmd::result_file;
 use crate::error::CliError;
@@ -34,8 +34,17 @@ const END_CUT_OFF: Duration = Duration::from_secs(1);
 /// Timeout for a launcher to end after all ranks have reported that they are done.
 const END_LAUNCHER: Duration = Duration::from_secs(4);
 
+/// The most ranks of this machine, as --local takes them.
+const LOCAL_RANKS_MAX: u32 = 64;
+
 /// What is left of a job that ends during its check.
 const UNCHECKED: &str = "the answer is written, and its check is not complete";
+
+/// Why boards that answer may not start a rank, and what to do.
+const UNHEARD: &str =
+    "the boards answer, but MPI may not pass between them: a firewall, an interface or an address";
+const UNHEARD_REMEDY: &str = "let TCP pass between the boards, see --interface and --address, or run without them with \
+                              --retry";
 
 /// How much longer ranks may live than the parent waits for them, in s.
 const GRACE_S: u64 = 60;
@@ -215,25 +224,73 @@ impl Place {
         }
         self.ranks() > 0
     }
+
+    /// Returns this machine alone, with the ranks that it has as a board; `None` for ranks of this machine.
+    fn alone(&self) -> Option<Self> {
+        let Self::Boards(boards) = self else {
+            return None;
+        };
+        let mut hosts = boards.hosts.iter();
+        let here = hosts.find(|host| is_here(&host.name));
+        let ranks = here.or(boards.hosts.first())?.ranks.min(LOCAL_RANKS_MAX);
+        Some(Self::Local((0..ranks as usize).collect()))
+    }
 }
 
 /// The result of an attempt.
 enum Outcome {
     Done(Box<State>),
-    Lost { boards: Vec<usize>, how: String },
+    Lost {
+        boards: Vec<usize>,
+        how: String,
+        /// Whether no rank of these boards has ever started, although the boards may answer.
+        is_unheard: bool,
+    },
 }
 
 pub(crate) fn run(arguments: &RunArgs) -> Result<u8, CliError> {
-    run_with(arguments, Check::Always, &mut |shown| {
+    run_with(arguments, Check::Always, &mut |_| Ok(()), &mut |shown| {
         output::print(shown, arguments.json)
     })
 }
 
+/// Continues after a loss: on the boards that are left, or on this machine alone if no rank has started on any board.
+/// Adds the boards that are no longer used to `lost`.
+fn go_on(
+    place: &mut Place,
+    boards: &[usize],
+    how: &str,
+    is_unheard: bool,
+    lost: &mut Vec<(String, String)>,
+) -> Result<(), CliError> {
+    let names = place.names();
+    let mut gone: Vec<&String> = boards.iter().filter_map(|&at| names.get(at)).collect();
+    let shown = listed(&gone);
+    let alone = place.alone().filter(|_| is_unheard);
+    if place.without(boards) {
+        let left = place.ranks();
+        eprintln!("keel: {shown}: {how}; running again on the other {left} ranks");
+    } else {
+        let Some(alone) = alone else {
+            let remedy = "it was the last one: see what ended them";
+            return Err(CliError::failure(shown, how, remedy));
+        };
+        let ranks = alone.ranks();
+        eprintln!("keel: {shown}: {how}; running again on this machine alone, ranks: {ranks}");
+        *place = alone;
+        gone.retain(|name| !is_here(name));
+    }
+    lost.extend(gone.into_iter().map(|name| (name.clone(), how.to_owned())));
+    Ok(())
+}
+
 /// Runs a job and passes its result to `seen`. With [`Check::After`] `seen` gets the result before the check, and again
-/// when the check has ended, also if it failed. Returns what `seen` returned last.
+/// when the check has ended, also if it failed. Calls `suspected` with boards on which no rank has started. Returns
+/// what `seen` returned last.
 pub(super) fn run_with<T>(
     arguments: &RunArgs,
     check: Check,
+    suspected: &mut dyn FnMut(&[String]) -> Result<(), CliError>,
     seen: &mut dyn FnMut(&output::Shown<'_>) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     let link = arguments
@@ -294,30 +351,30 @@ pub(super) fn run_with<T>(
         };
         match attempt(&task, &place, table.as_mut(), &mut whole)? {
             Outcome::Done(state) => break state,
-            Outcome::Lost { boards, how } => {
+            Outcome::Lost {
+                boards,
+                how,
+                is_unheard,
+            } => {
                 let names = place.names();
-                let gone: Vec<String> = boards
-                    .iter()
-                    .filter_map(|&at| names.get(at).cloned())
-                    .collect();
-                let shown = gone.join(", ");
+                let gone = boards.iter().filter_map(|&at| names.get(at).cloned());
+                let mut gone: Vec<String> = gone.collect();
+                let shown = listed(&gone);
                 if is_published {
                     return Err(CliError::failure(shown, how, UNCHECKED));
                 }
-                lost.extend(gone.into_iter().map(|name| (name, how.clone())));
                 if !arguments.retry {
-                    let remedy = "see what ended it, or run on the others with --retry";
+                    let remedy = match is_unheard {
+                        true => UNHEARD_REMEDY,
+                        false => "see what ended it, or run on the others with --retry",
+                    };
                     return Err(CliError::failure(shown, how, remedy));
                 }
-                if !place.without(&boards) {
-                    return Err(CliError::failure(
-                        shown,
-                        how,
-                        "it was the last one: see what ended them",
-                    ));
+                go_on(&mut place, &boards, &how, is_unheard, &mut lost)?;
+                if is_unheard {
+                    gone.retain(|name| !is_here(name));
+                    suspected(&gone)?;
                 }
-                let left = place.ranks();
-                eprintln!("keel: {shown}: {how}; running again on the other {left} ranks");
             }
         }
     };
@@ -532,38 +589,56 @@ fn judge(
             .and_then(|(name, line)| Some((vec![place.first_rank(at(&name)?)], line)))
             // Whether a board that is cut off answers takes long to ask, and its ranks are known.
             .or_else(|| {
-                if is_cut_off {
-                    return None;
-                }
-                let error = boards.reach().err()?.to_string();
-                let name = names
-                    .iter()
-                    .find(|name| error.starts_with(&format!("{name}: ")))?;
-                Some((
-                    vec![place.first_rank(at(name)?)],
-                    "no longer answers".to_owned(),
-                ))
+                let silent = (!is_cut_off).then(|| unanswering(boards, &names))?;
+                let ranks: Vec<usize> = silent.iter().map(|&at| place.first_rank(at)).collect();
+                (!ranks.is_empty()).then(|| (ranks, "no longer answers".to_owned()))
             });
     }
+    let is_on_boards = matches!(place, Place::Boards(_));
+    let is_named = named.is_some();
     match state.judge(&died, named, silence_max, now) {
         Failed::Lost { ranks, how } => {
             let mut lost: Vec<usize> = ranks.iter().map(|&rank| place.board(rank)).collect();
             lost.dedup();
+            let is_unheard = is_on_boards && !is_named && state.is_unheard(&ranks);
             let how = format!("{how}, {:.0} % were done", state.done() * 100.0);
-            Ok(Outcome::Lost { boards: lost, how })
+            Ok(Outcome::Lost {
+                boards: lost,
+                how,
+                is_unheard,
+            })
         }
+        Failed::Unheard(why) if is_on_boards => Ok(Outcome::Lost {
+            boards: (0..place.names().len()).collect(),
+            how: format!("{why}; {UNHEARD}"),
+            is_unheard: true,
+        }),
         Failed::Job(why) => Err(CliError::failure(
             "keel cluster run",
             why,
             "see docs/cluster.md",
         )),
-        Failed::Unknown(why) => {
+        Failed::Unheard(why) | Failed::Unknown(why) => {
             let last = last_line(complaints.join("\n").as_bytes());
             Err(CliError::failure(
                 "keel cluster run",
                 format!("{why}; {last}"),
                 "see docs/cluster.md",
             ))
+        }
+    }
+}
+
+/// Returns the boards that cannot be reached, or the first one whose program no longer runs.
+fn unanswering(boards: &Boards, names: &[&str]) -> Vec<usize> {
+    let at = |name: &str| names.iter().position(|known| *known == name);
+    match boards.missing() {
+        Ok(missing) => missing.iter().filter_map(|board| at(&board.name)).collect(),
+        Err(error) => {
+            let error = error.to_string();
+            let mut found = names.iter();
+            let found = found.position(|name| error.starts_with(&format!("{name}: ")));
+            found.into_iter().collect()
         }
     }
 }

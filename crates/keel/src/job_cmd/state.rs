@@ -58,6 +58,8 @@ pub(super) enum Failed {
     },
     /// All ranks are present, but the job is impossible.
     Job(String),
+    /// No rank has started on any board: nothing tells one from another.
+    Unheard(String),
     /// The cause is unknown.
     Unknown(String),
 }
@@ -205,6 +207,12 @@ impl State {
             .is_some_and(|rank| rank.failed.is_some() || rank.has_ended)
     }
 
+    /// Returns whether none of these ranks has ever said anything.
+    pub(super) fn is_unheard(&self, ranks: &[usize]) -> bool {
+        let mut ranks = ranks.iter().filter_map(|&at| self.ranks.get(at));
+        ranks.all(|rank| rank.heard.is_none())
+    }
+
     /// Returns whether all ranks are done.
     pub(super) fn is_done(&self) -> bool {
         self.report.is_some() && self.ranks.iter().all(|rank| rank.has_ended)
@@ -311,16 +319,33 @@ impl State {
             };
         }
         if !silent.is_empty() {
-            return Failed::Unknown(format!(
-                "no rank has said anything for {} s",
-                silence_max.as_secs()
-            ));
+            return self.all_silent(silence_max);
         }
         let why = self
             .ranks
             .iter()
             .find_map(|rank| rank.failed.as_ref().map(|(_, why)| why.clone()));
         Failed::Unknown(why.unwrap_or_else(|| "the ranks have ended without a result".to_owned()))
+    }
+
+    /// Determines the cause if all ranks are silent: those that have never started.
+    fn all_silent(&self, silence_max: Duration) -> Failed {
+        let seconds = silence_max.as_secs();
+        let ranks = self.ranks.iter().enumerate();
+        let unheard: Vec<usize> = ranks
+            .filter(|(_, rank)| rank.heard.is_none())
+            .map(|(at, _)| at)
+            .collect();
+        if unheard.len() == self.ranks.len() {
+            return Failed::Unheard(format!("no rank has started within {seconds} s"));
+        }
+        if unheard.is_empty() {
+            return Failed::Unknown(format!("no rank has said anything for {seconds} s"));
+        }
+        Failed::Lost {
+            ranks: unheard,
+            how: format!("no rank has started there within {seconds} s"),
+        }
     }
 }
 
@@ -413,9 +438,24 @@ mod tests {
         let mut last = State::new(2, begun);
         last.hear(Line::Done { rank: 0, rows: 0 }, later);
         assert!(last.is_failing(SILENCE, later) && !last.is_cut_off(SILENCE, later));
-        let end = later + 2 * SILENCE;
+    }
+
+    #[test]
+    fn ranks_that_have_never_started_are_told_from_those_that_are_silent_later() {
+        let begun = Instant::now();
+        let end = begun + 2 * SILENCE;
+        let mut state = State::new(3, begun);
+        let unheard = Failed::Unheard("no rank has started within 10 s".to_owned());
+        assert_eq!(state.judge(&[], None, SILENCE, end), unheard);
+        assert!(state.is_unheard(&[0, 1, 2]));
+        state.hear(beat(0, 0.0), begun);
+        state.hear(beat(2, 0.0), begun);
+        let never = lost(&[1], "no rank has started there within 10 s");
+        assert_eq!(state.judge(&[], None, SILENCE, end), never);
+        assert!(state.is_unheard(&[1]) && !state.is_unheard(&[1, 2]));
+        state.hear(beat(1, 0.0), begun);
         assert!(matches!(
-            State::new(2, begun).judge(&[], None, SILENCE, end),
+            state.judge(&[], None, SILENCE, end),
             Failed::Unknown(_)
         ));
     }

@@ -145,7 +145,7 @@ impl Read {
             segments_skipped: report.segments_skipped,
             segments_gone: report.segments_gone,
             bytes_read: report.bytes_read,
-            records_damaged: report.damage.records_damaged,
+            records_damaged: report.damage.places_unreadable(),
             readings_missing: report.damage.readings_missing,
         }
     }

@@ -166,6 +166,7 @@ struct Running {
     begun: Instant,
     lines: Receiver<String>,
     failed: Option<String>,
+    is_placed: bool,
     is_done: bool,
     /// When the answer was written, if its check comes after it.
     published: Option<Instant>,
@@ -301,6 +302,7 @@ impl Running {
             begun: now,
             lines,
             failed: None,
+            is_placed: false,
             is_done: false,
             published: None,
         })
@@ -331,6 +333,10 @@ impl Running {
             Err(error) => Some(error.to_string()),
         };
         figures.running = false;
+        // Those of the run before do not belong to a run that failed before it was placed.
+        if !self.is_placed {
+            figures.boards_missing.clear();
+        }
         let seconds = now.saturating_duration_since(self.begun).as_secs_f64();
         figures.last_seconds = Some(seconds);
         match why {
@@ -403,6 +409,7 @@ impl Running {
                 ),
             );
         }
+        self.is_placed = true;
         figures.boards_missing = boards(&placed["boards_missing"]).collect();
         figures.place = Some(place.to_owned());
         figures.why = Some(why.to_owned());

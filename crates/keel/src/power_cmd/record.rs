@@ -20,6 +20,9 @@ use std::time::Duration;
 /// Timeout for a program that was told to stop.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// A shorter time without a value, in s, in which no reading failed, needs no word.
+const WITHOUT_S_MIN: f64 = 1.0;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keel power record --out run.jsonl -- ./job --input day.csv\n  \
@@ -314,9 +317,30 @@ fn show(
                 "{name:<28}  {:<9.3}  {:<7.3}  {:<7.3}  {idle:<7}  {:<9.3}  {:.3}{modelled}",
                 one.average_w, one.maximum_w, one.minimum_w, one.energy_j, one.seconds
             ))?;
+            for text in without_text(one).into_iter().chain(one.remark.clone()) {
+                out.line(format_args!("{name:<28}  {text}"))?;
+            }
         }
     }
     out.flush()
+}
+
+/// Returns how long there was no value, and why, if readings had none or a part of the time is not covered.
+fn without_text(summary: &Summary) -> Option<String> {
+    let whole_s = summary.seconds + summary.without_s;
+    let reasons = summary.reasons.iter();
+    let reasons: Vec<String> = reasons
+        .map(|(why, count)| format!("{why} ({count} readings)"))
+        .collect();
+    let why = match reasons.as_slice() {
+        [] if summary.without_s < WITHOUT_S_MIN => return None,
+        [] => "its readings are too far apart".to_owned(),
+        reasons => reasons.join("; "),
+    };
+    Some(format!(
+        "no value for {:.1} of {whole_s:.1} s, which energy and average lack: {why}",
+        summary.without_s
+    ))
 }
 
 fn as_json(during: &str, summary: &Summary) -> serde_json::Value {
@@ -333,6 +357,8 @@ fn as_json(during: &str, summary: &Summary) -> serde_json::Value {
             Some(watts)
         }
     };
+    let reasons = summary.reasons.iter();
+    let reasons = reasons.map(|(why, count)| json!({"why": why, "readings": count}));
     json!({
         "during": during,
         "source": summary.source,
@@ -342,10 +368,52 @@ fn as_json(during: &str, summary: &Summary) -> serde_json::Value {
         "seconds": summary.seconds,
         "samples": summary.samples,
         "gap_s_max": summary.gap_s_max,
+        "without_s": summary.without_s,
+        "without_reasons": reasons.collect::<Vec<_>>(),
+        "remark": summary.remark,
         "average_w": value(summary.average_w),
         "maximum_w": value(summary.maximum_w),
         "minimum_w": value(summary.minimum_w),
         "energy_j": value(summary.energy_j),
         "idle_w": summary.idle_w.value(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_a_value_is_told_with_its_reasons() {
+        let mut summary = Summary {
+            source: "meter m.csv".to_owned(),
+            covers: "what hangs on the meter".to_owned(),
+            origin: Origin::Measured,
+            seconds: 0.5,
+            samples: 6,
+            gap_s_max: 2.0,
+            without_s: 5.5,
+            reasons: vec![("it has more fields than the heading".to_owned(), 55)],
+            remark: None,
+            average_w: 4.0,
+            maximum_w: 4.0,
+            minimum_w: 4.0,
+            energy_j: 2.0,
+            idle_w: Known::Value(4.0),
+        };
+        let said = without_text(&summary).expect("a text");
+        assert!(
+            said.starts_with("no value for 5.5 of 6.0 s")
+                && said.ends_with(": it has more fields than the heading (55 readings)"),
+            "{said}"
+        );
+        let json = as_json("job", &summary);
+        assert_eq!(json["without_s"], 5.5);
+        assert_eq!(json["without_reasons"][0]["readings"], 55);
+        summary.reasons.clear();
+        let said = without_text(&summary).expect("a text");
+        assert!(said.contains("too far apart"), "{said}");
+        summary.without_s = 0.01;
+        assert_eq!(without_text(&summary), None);
+    }
 }

@@ -4,7 +4,7 @@ use crate::error::CliError;
 use base::clock::SystemClock;
 use clap::Args;
 use cluster::power::{Meter, Pmic, Root, Source, discover, why_none};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Selection of sensors.
@@ -24,6 +24,18 @@ pub(crate) struct PowerSourceArgs {
     pub(crate) root: PathBuf,
 }
 
+/// Checks that a meter's file is not something else, such as a pipe. A file that is not there yet may come.
+pub(crate) fn check_meter(meter: &Path) -> Result<(), CliError> {
+    if std::fs::metadata(meter).is_ok_and(|found| !found.is_file()) {
+        return Err(CliError::failure(
+            meter.display(),
+            "is no regular file",
+            "name the CSV file that the meter's program keeps writing",
+        ));
+    }
+    Ok(())
+}
+
 /// Returns the sensors, at least one.
 pub(crate) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, CliError> {
     let root = Root::new(&arguments.root);
@@ -36,6 +48,7 @@ pub(crate) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, 
                 "give the file another name",
             ));
         };
+        check_meter(meter)?;
         // The meter's file is at the user's path, even if another folder stands for /.
         found.insert(
             0,

@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::signals;
 use base::clock::{Clock, SystemClock};
 use clap::Args;
-use cluster::power::Power;
+use cluster::power::{Power, Source};
 use serde_json::json;
 use std::time::Duration;
 
@@ -42,23 +42,30 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
     }
     let mut left = arguments.count.unwrap_or(u64::MAX);
     let mut has_value = false;
+    let mut remarked = vec![false; found.len()];
     while left > 0 && out.is_open() && !signals::stop_requested() {
         std::thread::sleep(interval);
         if signals::stop_requested() {
             break;
         }
         let mut values = Vec::new();
-        for source in &mut found {
+        for (source, remarked) in found.iter_mut().zip(&mut remarked) {
             let power = source.read(clock.monotonic_ns());
             has_value |= !matches!(power, Power::Unavailable { .. });
+            let remark = source.remark();
             if arguments.json {
-                values.push(as_json(source.name(), source.covers(), &power));
+                values.push(as_json(&**source, &power, remark.as_deref()));
             } else {
                 out.line(format_args!(
                     "{:<28} {power}; {}",
                     source.name(),
                     source.covers()
                 ))?;
+                // Once is enough.
+                if let (Some(remark), false) = (remark, *remarked) {
+                    out.line(format_args!("{:<28} {remark}", source.name()))?;
+                    *remarked = true;
+                }
             }
         }
         if arguments.json {
@@ -77,11 +84,13 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-fn as_json(name: &str, covers: &str, power: &Power) -> serde_json::Value {
+fn as_json(source: &dyn Source, power: &Power, remark: Option<&str>) -> serde_json::Value {
+    let (name, covers) = (source.name(), source.covers());
     let (kind, watts, text) = match power {
         Power::Measured { watts } => ("measured", Some(*watts), None),
         Power::Modelled { watts, source } => ("modelled", Some(*watts), Some(source)),
         Power::Unavailable { why } => ("unavailable", None, Some(why)),
     };
-    json!({"source": name, "covers": covers, "origin": kind, "watts": watts, "why": text})
+    json!({"source": name, "covers": covers, "origin": kind, "watts": watts, "why": text,
+        "remark": remark})
 }

@@ -109,6 +109,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ("clock_untrusted", "the wall clock has not been set"),
     ("mqtt_disconnected", "no connection to the broker"),
     ("mqtt_refused", "the broker refused a subscription"),
+    ("mqtt_unanswered", "a subscription has no answer"),
     (
         "modbus_failing",
         "a Modbus device did not answer all requests of its last polls",
@@ -531,6 +532,12 @@ fn mqtt(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             "mqtt_refused",
             format!("the broker refused {count} of {wanted} subscriptions: check its access rules"),
         );
+    }
+    let (count, wanted) = (mqtt.subscriptions_unanswered, mqtt.subscriptions_wanted);
+    if count > 0 {
+        let text =
+            format!("the broker has not answered {count} of {wanted} subscriptions: check its log");
+        add("mqtt_unanswered", text);
     }
 }
 

@@ -466,6 +466,9 @@ fn each_reason_shows_in_the_report() {
             ..mqtt(f)
         })
     });
+    degraded("mqtt_unanswered", |f| {
+        f.mqtt.as_mut().unwrap().subscriptions_unanswered = 1;
+    });
 }
 
 #[test]

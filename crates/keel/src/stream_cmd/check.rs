@@ -8,6 +8,7 @@ use crate::progress::{Progress, bytes_text};
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use stream::manifest::PublicKey;
 use stream::publish::{self, CheckReport};
 
 #[derive(Debug, Args)]
@@ -165,10 +166,7 @@ fn remedy(store: &Path, report: &CheckReport) -> String {
         _ if damage.no_files > 0 => format!(
             "move aside what is no file, then check again; what is published next takes --version-min {next}"
         ),
-        _ if damage.publishers > 0 => format!(
-            "first take publisher.pub away, if it is there; `keel stream pack TREE {shown}` with the same key writes \
-             it again, and then this command can verify the versions"
-        ),
+        _ if damage.publishers > 0 => remedy_of_publisher(store, damage.signer),
         // Without versions it is unknown which packs are needed: a prune would drop them all.
         _ if report.versions == 0 && report.finding_count > 1 => format!(
             "put its manifests back, if there is a copy of them; else publish the tree with `keel stream pack TREE \
@@ -193,6 +191,21 @@ fn remedy(store: &Path, report: &CheckReport) -> String {
              versions need stays lost"
         ),
         _ => remedy_of_indexes(store, next),
+    }
+}
+
+/// Returns the remedy for a damaged `publisher.pub`. `signer`: the key that it must hold, if that is known.
+fn remedy_of_publisher(store: &Path, signer: Option<PublicKey>) -> String {
+    match signer {
+        Some(signer) => format!(
+            "write publisher.pub again from the key: `echo {signer} > {}`, then check again",
+            shell_word(&store.join("publisher.pub"))
+        ),
+        None => format!(
+            "first take publisher.pub away, if it is there; `keel stream pack TREE {}` with the same key writes it \
+             again, and then this command can verify the versions",
+            shell_word(store)
+        ),
     }
 }
 

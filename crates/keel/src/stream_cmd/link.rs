@@ -8,6 +8,7 @@ use crate::config::{read_regular, without_mark};
 use crate::descriptors::too_few_behind;
 use crate::error::CliError;
 use crate::flash_cmd::open_alone;
+use crate::mem_cmd::shown;
 use clap::{ArgGroup, Args};
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
@@ -54,6 +55,9 @@ pub(super) enum Need {
     /// Required: the command fills it.
     Must,
 }
+
+/// Programs that one message names, at most.
+const PROGRAMS_TOLD_MAX: usize = 8;
 
 /// Bytes of a file that holds a public key, at most.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
@@ -264,6 +268,43 @@ pub(super) fn tell_trust(server: &str, arguments: &LinkArgs, device: &Device) {
     said.ok();
 }
 
+/// Names known programs of this device that the cache does not have as a whole.
+///
+/// If no server has answered, these are all such programs. Else they are those of `before`, which the cache had as a
+/// whole in the version before. A missing reader of the message stops nothing.
+pub(super) fn tell_lacking(server: &str, device: &Device, before: &[Vec<u8>]) {
+    let has_server = device.counters().connects > 0;
+    if has_server && before.is_empty() {
+        return;
+    }
+    let mut lacking = device.programs_lacking();
+    lacking.retain(|program| !has_server || before.contains(program));
+    if let Some(text) = lacking_text(device.manifest().version, &lacking, has_server) {
+        writeln!(std::io::stderr(), "keel: {server}: {text}").ok();
+    }
+}
+
+fn lacking_text(version: u64, programs: &[Vec<u8>], has_server: bool) -> Option<String> {
+    if programs.is_empty() {
+        return None;
+    }
+    let named = programs.iter().take(PROGRAMS_TOLD_MAX);
+    let mut names = named.map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    if programs.len() > PROGRAMS_TOLD_MAX {
+        names.push_str(&format!(" and {} more", programs.len() - PROGRAMS_TOLD_MAX));
+    }
+    Some(match has_server {
+        true => format!(
+            "version {version} is new here, and the cache does not have all of it for programs that it had as a whole: \
+             {names}; they may not start without a network until they have run, or `keel stream pin` has fetched them"
+        ),
+        false => format!(
+            "the cache does not have all of version {version} for programs that have run here: {names}; they may not \
+             start now; fetch them with `keel stream pin` when the network is back"
+        ),
+    })
+}
+
 fn cache_error(place: &Path, error: &CacheError, need: Need) -> CliError {
     if let Some(told) = too_few_behind(error) {
         return told;
@@ -346,6 +387,22 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
     }
 }
 
+/// Returns the remedy if a device has no server.
+pub(super) fn remedy_of(device: &Device, kind: FailureKind) -> &'static str {
+    later_remedy(kind, device.counters().connects > 0)
+}
+
+/// Returns the remedy if there is no server. `has_connected`: a connection with these settings succeeded before, so
+/// that they are right and a connection that ends says nothing of them.
+fn later_remedy(kind: FailureKind, has_connected: bool) -> &'static str {
+    match kind {
+        FailureKind::ClosedPlain | FailureKind::ClosedListed if has_connected => {
+            server_remedy(FailureKind::Unreachable)
+        }
+        kind => server_remedy(kind),
+    }
+}
+
 /// Returns the remedy if there is no server, and the cache cannot be used alone.
 fn cache_remedy(kind: FailureKind, cache: &str) -> String {
     let server = server_remedy(kind);
@@ -399,7 +456,10 @@ pub(super) fn device_error(server: &str, arguments: &LinkArgs, error: &DeviceErr
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
                 "name a place that can be written with --state"
             }
-            _ => "remove it to forget what was seen, or name another place with --state",
+            _ => {
+                "put back a copy of it; or remove it, if any version that the server has now is to be accepted; or \
+                 name another place with --state"
+            }
         }
         .to_owned(),
         (DeviceError::Identity(_), _) => "make one with `keel stream identity device`".to_owned(),
@@ -426,6 +486,27 @@ fn noted_in(arguments: &LinkArgs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_that_are_not_whole_are_named_on_one_line() {
+        assert_eq!(lacking_text(2, &[], true), None);
+        let programs: Vec<Vec<u8>> = (0..10).map(|at| format!("bin/{at}\n").into()).collect();
+        for has_server in [true, false] {
+            let text = lacking_text(2, &programs, has_server).unwrap();
+            assert!(text.contains("bin/7") && !text.contains("bin/8"), "{text}");
+            assert!(text.contains(" and 2 more"), "{text}");
+            assert!(!text.contains(char::is_control), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reset_of_settings_that_worked_before_blames_no_option() {
+        let kind = FailureKind::ClosedPlain;
+        assert!(later_remedy(kind, false).contains("takes no --insecure"));
+        assert!(later_remedy(kind, true).contains("start the server"));
+        let limit = FailureKind::Limit;
+        assert_eq!(later_remedy(limit, true), server_remedy(limit));
+    }
 
     #[test]
     fn a_key_is_read_from_its_file_without_a_byte_order_mark() {

@@ -214,7 +214,7 @@ async fn tell_failures(arguments: &MountArgs, device: &Device) {
         match failure {
             Some(failure) if told != Some(failure.kind) => {
                 told = Some(failure.kind);
-                let remedy = link::server_remedy(failure.kind);
+                let remedy = link::remedy_of(device, failure.kind);
                 let what = match device.is_connected() {
                     true => "",
                     false => "no connection: ",
@@ -301,6 +301,7 @@ fn say_ready(arguments: &MountArgs, device: &Device) {
         .and_then(|()| out.flush());
     // The mount is valid even if its parent does not read the message.
     said.ok();
+    link::tell_lacking(&arguments.server, device, &device.programs_before());
 }
 
 fn connections(text: &str) -> Result<u32, CliError> {

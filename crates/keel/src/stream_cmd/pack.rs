@@ -100,6 +100,7 @@ fn as_value(report: &PackReport) -> serde_json::Value {
         "manifest_bytes": report.manifest_bytes,
         "packs_lacking": report.packs_lacking.iter().map(|pack| pack.to_string_lossy()).collect::<Vec<_>>(),
         "packs_damaged": report.packs_damaged.iter().map(|pack| pack.to_string_lossy()).collect::<Vec<_>>(),
+        "indexes_damaged": report.indexes_damaged.iter().map(|index| index.to_string_lossy()).collect::<Vec<_>>(),
         "had_no_version": report.had_no_version,
         "had_no_note": report.had_no_note,
         "note_failure": report.note_failure,
@@ -156,11 +157,11 @@ fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliEr
             pack.display()
         ))?;
     }
-    for pack in &report.packs_damaged {
+    for damaged in report.packs_damaged.iter().chain(&report.indexes_damaged) {
         out.line(format_args!(
             "{} has damaged content: what this tree has of it was packed anew; `keel stream check {word}` says what \
              other versions lack, and `keel stream prune {word} --keep 1` drops them",
-            pack.display()
+            damaged.display()
         ))?;
     }
     if report.had_no_version {

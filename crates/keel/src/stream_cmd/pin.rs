@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use stream::block::block_bytes;
-use stream::device::cache::cache_bytes_for_lists;
+use stream::device::cache::{cache_bytes_for_blocks, cache_bytes_for_lists};
 use stream::device::{Cache, CacheError, Device, DeviceError};
 use stream::manifest::{Kind, Manifest, PublicKey, ROOT};
 use stream::{BLOCK_BYTES, BlockAt, FileId};
@@ -58,14 +58,20 @@ pub(super) fn run(arguments: &PinArgs) -> Result<u8, CliError> {
     let cache = settings.cache.clone();
     let device_error = |error: &DeviceError| link::device_error(server, &arguments.link, error);
     let device = Device::start(settings).map_err(|error| device_error(&error))?;
+    // Before anything is fetched, which may evict blocks of the version before.
+    let before = device.programs_before();
     let pinned = pin(&device, cache.as_deref(), arguments);
     let failure = device.server_failure();
     device.stop();
     let pinned = pinned.inspect_err(|_| link::tell_trust(server, &arguments.link, &device))?;
-    let is_complete = pinned.error.is_none() && pinned.there == pinned.wanted;
+    let is_all_there = pinned.error.is_none() && pinned.there == pinned.wanted;
+    let is_complete = is_all_there && pinned.learned != Learned::Unknown;
     tell(arguments, &pinned, is_complete)?;
     if pinned.first_seen.is_none() {
         link::tell_trust(server, &arguments.link, &device);
+    }
+    if !before.is_empty() {
+        link::tell_lacking(server, &device, &before);
     }
     let is_full = |error: &&DeviceError| matches!(error, DeviceError::Cache(CacheError::Full(_)));
     if let Some(error) = pinned.error.as_ref().filter(|error| !is_full(error)) {
@@ -73,34 +79,68 @@ pub(super) fn run(arguments: &PinArgs) -> Result<u8, CliError> {
         return Err(match (error, failure) {
             (DeviceError::Offline { .. }, Some(failure)) => told
                 .with_note(&failure)
-                .with_remedy(link::server_remedy(failure.kind)),
+                .with_remedy(link::remedy_of(&device, failure.kind)),
             _ => told,
         });
     }
-    if let (false, Some(cache)) = (is_complete, cache) {
-        let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
-        let missing = pinned.wanted - pinned.there;
-        let counters = cache.counters();
-        let failure = cache.failure().filter(|_| counters.dropped > 0);
-        let (why, remedy) = match (counters.disk_full, &failure) {
-            (0, Some(failure)) => (
-                failure.as_str(),
-                "look at the cache, or choose another place with --cache",
-            ),
-            (0, None) => (
-                "the cache is too small for all of it",
-                "make it larger with --cache-size",
-            ),
-            _ => full_disk(place),
-        };
-        let are = if missing == 1 { "is" } else { "are" };
-        eprintln!(
-            "keel: {}: {why}: {} {are} not kept; {remedy}",
-            place.display(),
-            counted(missing, "block")
-        );
+    if let (false, Some(cache)) = (is_all_there, cache) {
+        tell_not_kept(arguments, &pinned, &*cache);
     }
     Ok(u8::from(!is_complete))
+}
+
+/// Says why the cache does not have all of it.
+fn tell_not_kept(arguments: &PinArgs, pinned: &Pinned, cache: &dyn Cache) {
+    let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
+    let missing = pinned.wanted - pinned.there;
+    let counters = cache.counters();
+    let failure = cache.failure().filter(|_| counters.dropped > 0);
+    let size = size_for(pinned.wanted_bytes, arguments.link.cache_size);
+    let (why, remedy) = match (counters.disk_full, &failure) {
+        (0, Some(failure)) => (
+            failure.as_str(),
+            "look at the cache, or choose another place with --cache".to_owned(),
+        ),
+        (0, None) => (
+            "the cache is too small for all of it",
+            format!("make it larger: --cache-size {}M is enough", size >> 20),
+        ),
+        _ => disk_was_full(place, pinned.wanted_bytes),
+    };
+    let are = if missing == 1 { "is" } else { "are" };
+    eprintln!(
+        "keel: {}: {why}: {} {are} not kept; {remedy}",
+        place.display(),
+        counted(missing, "block")
+    );
+}
+
+/// Returns the size of a cache that keeps all of it, where one of size `now` did not.
+fn size_for(wanted_bytes: u64, now: u64) -> u64 {
+    let larger = now.saturating_add(now / 4).div_ceil(1 << 20);
+    cache_bytes_for_blocks(wanted_bytes).max(larger.saturating_mul(1 << 20))
+}
+
+/// Returns why a place did not keep all of it, and the remedy. At the end the place has room: when it was full, the
+/// cache evicted a whole log.
+fn disk_was_full(place: &Path, wanted_bytes: u64) -> (&'static str, String) {
+    let size = cache_bytes_for_blocks(wanted_bytes);
+    match place.is_file() {
+        true => (
+            "the flash store has not enough room for all of it: newer blocks evicted older ones",
+            format!(
+                "make a larger one with `keel flash format --size`: its room for the cache must be {}",
+                bytes_text(size)
+            ),
+        ),
+        false => (
+            "its disk has not enough room for all of it: newer blocks evicted older ones",
+            format!(
+                "a cache of {} is enough: make that room on the disk, or choose another place with --cache",
+                bytes_text(size)
+            ),
+        ),
+    }
 }
 
 /// Returns what is wrong with a place that has no room, and the remedy.
@@ -120,11 +160,13 @@ fn full_disk(place: &Path) -> (&'static str, &'static str) {
 /// Where the list of a task's blocks comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Learned {
-    /// Nothing is known: the program's file alone.
+    /// The server has learned nothing: the program's file alone.
     Nothing,
+    /// No server answers, and the cache notes nothing: the program's file, and it is unknown what else is needed.
+    Unknown,
     /// What the server has learned.
     ByServer,
-    /// What the starts on this device needed, as the cache notes it.
+    /// What the starts on this device needed and what earlier pins fetched, as the cache notes it.
     ByDevice,
 }
 
@@ -152,27 +194,7 @@ fn pin(
 ) -> Result<Pinned, CliError> {
     let manifest = device.manifest();
     let (blocks, learned) = match &arguments.task {
-        Some(task) => {
-            let file = program(manifest, task)?;
-            match device.plan(file) {
-                Ok(mut blocks) => {
-                    blocks.retain(|at| at.index < manifest.blocks(at.file));
-                    let learned = match device.is_connected() {
-                        true => Learned::ByServer,
-                        false => Learned::ByDevice,
-                    };
-                    (with_program(manifest, blocks, file), learned)
-                }
-                Err(DeviceError::NoPlan) => (whole(manifest, file).collect(), Learned::Nothing),
-                Err(error) => {
-                    return Err(link::device_error(
-                        &arguments.server,
-                        &arguments.link,
-                        &error,
-                    ));
-                }
-            }
-        }
+        Some(task) => blocks_of_task(device, task, arguments)?,
         None => {
             let files = (0..manifest.nodes.len()).map(|node| FileId(node as u32));
             (
@@ -214,6 +236,35 @@ fn pin(
         learned,
         error: fetched.err(),
     })
+}
+
+/// Returns the blocks that a task needs, and where their list comes from.
+fn blocks_of_task(
+    device: &Device,
+    task: &Path,
+    arguments: &PinArgs,
+) -> Result<(Vec<BlockAt>, Learned), CliError> {
+    let manifest = device.manifest();
+    let file = program(manifest, task)?;
+    let plan = device.plan_noted(file);
+    let learned = match (device.is_connected(), plan.is_ok()) {
+        (true, true) => Learned::ByServer,
+        (true, false) => Learned::Nothing,
+        (false, true) => Learned::ByDevice,
+        (false, false) => Learned::Unknown,
+    };
+    match plan {
+        Ok(mut blocks) => {
+            blocks.retain(|at| at.index < manifest.blocks(at.file));
+            Ok((with_program(manifest, blocks, file), learned))
+        }
+        Err(DeviceError::NoPlan) => Ok((whole(manifest, file).collect(), learned)),
+        Err(error) => Err(link::device_error(
+            &arguments.server,
+            &arguments.link,
+            &error,
+        )),
+    }
 }
 
 /// Fails before anything is fetched if the cache cannot keep the lists of hashes: blocks are useless without them.
@@ -331,12 +382,12 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
             "blocks_wanted": pinned.wanted,
             "blocks_cached": pinned.there,
             "blocks_fetched": pinned.fetched,
-            "is_learned": pinned.learned != Learned::Nothing,
+            "is_learned": !matches!(pinned.learned, Learned::Nothing | Learned::Unknown),
             "is_complete": is_complete,
             "publisher_first_seen": pinned.first_seen.map(|key| key.to_string()),
         }))?;
     } else {
-        let bytes = match is_complete {
+        let bytes = match pinned.there == pinned.wanted {
             true => bytes_text(pinned.there_bytes),
             false => format!(
                 "{} of {}",
@@ -353,11 +404,16 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
                 }
                 Learned::ByDevice => {
                     format!(
-                        "{task}, and what its starts on this device needed, as no server answers"
+                        "{task}, and what this device has noted that it needs, as no server answers"
                     )
                 }
                 Learned::Nothing => {
                     format!("{task} alone, as nothing was learned of what else it needs")
+                }
+                Learned::Unknown => {
+                    format!(
+                        "{task} alone: no server answers, and what else it needs is not known here"
+                    )
                 }
             },
         };

@@ -140,7 +140,8 @@ pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
         } => CliError::failure(
             path.display(),
             format_args!("is signed by {expected}, and the key is {found}"),
-            "use that key, or publish into a new store: devices that trust the one refuse the other",
+            "use that key, or publish into a new store: devices that trust the one refuse the other; `keel stream \
+             check` says whether publisher.pub was changed",
         ),
         PublishError::PacksFull { path } => CliError::failure(
             path.display(),

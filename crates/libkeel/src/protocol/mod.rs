@@ -329,7 +329,7 @@ pub struct End {
     pub segments_gone: u64,
     /// Bytes of the log that were read.
     pub bytes_read: u64,
-    /// Records that damage made unreadable.
+    /// Places of the log that damage made unreadable: records, pieces of files and whole files.
     pub records_damaged: u64,
     /// Readings known to be missing because of damage.
     pub readings_missing: u64,

@@ -27,6 +27,8 @@ pub struct Device {
     reader: Arc<Reader>,
     /// The publisher's key, if no publisher was known before this start.
     first_seen: Option<PublicKey>,
+    /// The manifest that the cache had before this start, if it was of an older version.
+    before: Arc<Mutex<Option<Manifest>>>,
     owner: Arc<Owner>,
 }
 
@@ -98,6 +100,7 @@ impl Device {
                 threads: Mutex::default(),
             }),
             first_seen: opened.first_seen,
+            before: Arc::new(Mutex::new(opened.before)),
             reader,
         };
         // The connection is up before this returns. So a request that follows at once goes to the server, and a task
@@ -134,6 +137,25 @@ impl Device {
     #[must_use]
     pub fn first_seen(&self) -> Option<PublicKey> {
         self.first_seen
+    }
+
+    /// Returns the paths of noted programs that the cache does not have as a whole in the version that is used.
+    ///
+    /// Such a program may not start without a server. Reads the notes of all programs.
+    #[must_use]
+    pub fn programs_lacking(&self) -> Vec<Vec<u8>> {
+        programs(&self.reader.disk, false)
+    }
+
+    /// Returns the paths of the programs that the cache had as a whole in the version before. Empty if this start has
+    /// moved to no newer version; empty, too, from the second call on, because the older manifest is then dropped.
+    #[must_use]
+    pub fn programs_before(&self) -> Vec<Vec<u8>> {
+        let settings = &self.reader.settings;
+        let before = locked(&self.before).take();
+        let disk = before
+            .map(|before| Disk::new(before, settings.cache.clone(), settings.hashes_bytes_max));
+        disk.map_or_else(Vec::new, |disk| programs(&disk, true))
     }
 
     /// Sets the page cache, or removes it (`None`) before its mount ends.
@@ -192,7 +214,15 @@ impl Device {
             }
             // Reads after the first reported end do not belong to the start that it reported on.
             let is_exact = task.is_exact() && !task.is_end_reported;
-            reader.report_end(connection, wire, is_exact, has_exited);
+            // A read that was never answered counts as failed: with an end the server would take the rest for unused.
+            match task.is_waiting() {
+                false => reader.report_end(connection, wire, is_exact, has_exited),
+                true => {
+                    if let Some(connection) = reader.transport.connection(connection) {
+                        connection.close();
+                    }
+                }
+            }
         }
         if let Some(start) = task.unreported_start() {
             reader.prefetch.keep_unreported(start);
@@ -243,6 +273,15 @@ impl Device {
     /// Nothing is known of the task, or the server refuses.
     pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
         self.reader.plan(task)
+    }
+
+    /// Like [`plan`](Self::plan), with what the starts on this device needed. Notes the list in the cache, so that the
+    /// device knows it without a server.
+    ///
+    /// # Errors
+    /// Nothing is known of the task, or the server refuses.
+    pub fn plan_noted(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+        self.reader.plan_noted(task)
     }
 
     /// Whether the cache has a block and its list of hashes, which a later start needs to find it. Determined as far as
@@ -328,6 +367,13 @@ impl Device {
             cache.flush();
         }
     }
+}
+
+/// Returns the paths of the known programs that a cache has as a whole, or those that it does not.
+fn programs(disk: &Disk, is_whole: bool) -> Vec<Vec<u8>> {
+    let programs = disk.programs().into_iter();
+    let found = programs.filter(|(_, found)| *found == is_whole);
+    found.map(|(path, _)| path).collect()
 }
 
 #[cfg(test)]

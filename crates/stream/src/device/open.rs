@@ -31,6 +31,8 @@ pub(super) struct Opened {
     pub hash: [u8; 32],
     /// The key of its publisher, if no publisher was known for this server before.
     pub first_seen: Option<PublicKey>,
+    /// The manifest that the cache had before, if the server has a newer version.
+    pub before: Option<Manifest>,
     /// The connection on which it was received or confirmed. `None`: it is the cached manifest.
     pub greeted: Option<Greeted>,
 }
@@ -179,6 +181,7 @@ pub(super) fn open(
                                 manifest,
                                 hash,
                                 first_seen: None,
+                                before: None,
                                 greeted: Some(greeted),
                             })
                         }
@@ -199,6 +202,7 @@ pub(super) fn open(
                     manifest,
                     hash,
                     first_seen: manifest::publisher(&signed).filter(|_| is_first),
+                    before: cached.map(|(before, _)| before),
                     greeted: Some(greeted),
                 });
             }
@@ -224,6 +228,7 @@ pub(super) fn open(
             manifest,
             hash,
             first_seen: None,
+            before: None,
             greeted: None,
         }),
         None => Err(match cache_refused {

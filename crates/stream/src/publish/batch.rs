@@ -162,8 +162,11 @@ pub(crate) struct Batch<'s> {
     /// Known segments by the hash of their blocks' hashes.
     segments: HashMap<ContentId, Known>,
     contents: HashSet<ContentId>,
-    /// Contents with a segment in a pack that is missing or too short: they are written again.
+    /// Contents whose record is damaged, or with a segment in a pack that is missing or too short: they are written
+    /// again.
     broken: HashSet<ContentId>,
+    /// Indexes with a damaged record.
+    indexes_damaged: BTreeSet<u32>,
     packs_lacking: BTreeSet<u32>,
     /// Packs in which a segment of the tree is damaged.
     packs_damaged: BTreeSet<u32>,
@@ -215,6 +218,20 @@ fn is_sound(
     }
 }
 
+/// Returns whether an index has a damaged record of a content.
+fn is_record_damaged(
+    layout: &Layout,
+    state: &State,
+    content: &ContentId,
+) -> Result<bool, StoreError> {
+    match state.record(layout, content) {
+        Ok(_) => Ok(false),
+        Err(StoreError::Damaged { .. }) => Ok(true),
+        Err(StoreError::System { source, .. }) if is_of_the_file(&source) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 impl<'s> Batch<'s> {
     pub(crate) fn begin(
         layout: &'s Layout,
@@ -235,6 +252,7 @@ impl<'s> Batch<'s> {
             segments: HashMap::new(),
             contents: HashSet::new(),
             broken: HashSet::new(),
+            indexes_damaged: BTreeSet::new(),
             packs_lacking: BTreeSet::new(),
             packs_damaged: BTreeSet::new(),
             pack: None,
@@ -242,21 +260,7 @@ impl<'s> Batch<'s> {
             written: Written::default(),
             current: Current::default(),
         };
-        let mut lengths = state.pack_lengths(layout)?;
-        for content in state.contents.keys() {
-            if let Some(pack) = state.pack_lacking(layout, content, &lengths)? {
-                batch.packs_lacking.insert(pack);
-            }
-        }
-        // Do not rely on what is left of such a pack, so that it can be removed.
-        lengths.retain(|number, _| !batch.packs_lacking.contains(number));
-        for content in state.contents.keys() {
-            let is_broken = !batch.packs_lacking.is_empty()
-                && state.pack_lacking(layout, content, &lengths)?.is_some();
-            if is_broken {
-                batch.broken.insert(*content);
-            }
-        }
+        batch.find_broken()?;
         let is_whole = |content: &&ContentId| !batch.broken.contains(*content);
         let whole: Vec<&ContentId> = state.contents.keys().filter(is_whole).collect();
         for content in whole {
@@ -273,6 +277,36 @@ impl<'s> Batch<'s> {
             }
         }
         Ok(batch)
+    }
+
+    /// Finds the contents that cannot be taken from the store.
+    fn find_broken(&mut self) -> Result<(), PublishError> {
+        let (layout, state) = (self.layout, self.state);
+        let mut lengths = state.pack_lengths(layout)?;
+        let mut sound = Vec::with_capacity(state.contents.len());
+        for (content, (place, _)) in &state.contents {
+            // The locations of a damaged record say nothing about packs.
+            if is_record_damaged(layout, state, content)? {
+                self.broken.insert(*content);
+                self.indexes_damaged.insert(state.numbers[*place as usize]);
+                continue;
+            }
+            sound.push(content);
+            if let Some(pack) = state.pack_lacking(layout, content, &lengths)? {
+                self.packs_lacking.insert(pack);
+            }
+        }
+        if self.packs_lacking.is_empty() {
+            return Ok(());
+        }
+        // Do not rely on what is left of such a pack, so that it can be removed.
+        lengths.retain(|number, _| !self.packs_lacking.contains(number));
+        for content in sound {
+            if state.pack_lacking(layout, content, &lengths)?.is_some() {
+                self.broken.insert(*content);
+            }
+        }
+        Ok(())
     }
 
     /// Begins a file, or begins it again.
@@ -370,6 +404,12 @@ impl<'s> Batch<'s> {
     pub(crate) fn packs_damaged(&self) -> Vec<PathBuf> {
         let packs = self.packs_damaged.iter();
         packs.map(|number| self.layout.pack(*number)).collect()
+    }
+
+    /// Returns the indexes of the store that have a damaged record.
+    pub(crate) fn indexes_damaged(&self) -> Vec<PathBuf> {
+        let indexes = self.indexes_damaged.iter();
+        indexes.map(|number| self.layout.index(*number)).collect()
     }
 
     /// Returns the packs that are missing in the store or too short.

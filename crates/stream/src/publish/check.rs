@@ -59,6 +59,9 @@ pub struct Damage {
     pub no_files: u64,
     /// The number of findings in the public key, without which no manifest can be verified.
     pub publishers: u64,
+    /// The key that signs the versions, if `publisher.pub` holds another one and `publisher.key` is that of the
+    /// versions.
+    pub signer: Option<PublicKey>,
     /// The number of other findings: the secret key, a version that is lost.
     pub others: u64,
     /// The last published version, if its manifest is missing.
@@ -169,7 +172,14 @@ struct Check<'c> {
 impl Check<'_> {
     fn run(&mut self) -> Result<(), StoreError> {
         let found = read_publisher(self.layout);
-        let publisher = self.or_finding(found, About::Publisher)?.flatten();
+        let mut publisher = self.or_finding(found, About::Publisher)?.flatten();
+        if let Some(signer) = publisher.and_then(|published| self.signer(&published)) {
+            let path = self.layout.public_key();
+            let text = "it is not the key that signs the versions, and publisher.key is";
+            self.find(&path, text, About::Publisher);
+            self.report.damage.signer = Some(signer);
+            publisher = Some(signer);
+        }
         self.manifests(publisher)?;
         self.key(publisher)?;
         let (packs, indexes) = self.layout.numbers()?;
@@ -194,6 +204,23 @@ impl Check<'_> {
         };
         damage.versions_whole = self.sound.iter().filter(whole).count() as u64;
         Ok(())
+    }
+
+    /// Returns the store's own key if it signs versions, and the published key none: then `publisher.pub` is damaged,
+    /// and the rest can be checked. What cannot be read here is found later.
+    fn signer(&self, published: &PublicKey) -> Option<PublicKey> {
+        let own = super::key::load(&self.layout.secret_key()).ok()?.public();
+        if own == *published {
+            return None;
+        }
+        let mut is_signer = false;
+        for version in self.layout.versions().ok()? {
+            if read_manifest(self.layout, version, published).is_ok() {
+                return None;
+            }
+            is_signer |= read_manifest(self.layout, version, &own).is_ok();
+        }
+        is_signer.then_some(own)
     }
 
     /// Turns an error about one file into a finding; there is no value then. Other errors end the check.

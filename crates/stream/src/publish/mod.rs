@@ -83,6 +83,9 @@ pub struct PackReport {
     /// Packs of the store in which segments of the tree were damaged. These segments were written again; other versions
     /// may lack other ones.
     pub packs_damaged: Vec<PathBuf>,
+    /// Indexes of the store with a damaged record of a content. Contents of the tree were written again; versions of
+    /// other trees may lack the rest.
+    pub indexes_damaged: Vec<PathBuf>,
     /// Files of the tree, each with the loader or interpreter that it needs and that is neither in the tree nor on this
     /// machine.
     pub loaders_missing: Vec<(PathBuf, PathBuf)>,
@@ -146,6 +149,7 @@ pub fn pack(
         manifest_bytes: 0,
         packs_lacking: batch.packs_lacking(),
         packs_damaged: batch.packs_damaged(),
+        indexes_damaged: batch.indexes_damaged(),
         loaders_missing,
         loaders_in_tree,
         had_no_version: newest.is_none() && lost.is_none() && !state.contents.is_empty(),

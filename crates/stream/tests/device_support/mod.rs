@@ -104,6 +104,19 @@ impl Tree {
         self.signed = sign(&self.manifest.encode(), &pair);
     }
 
+    /// Gives a file other bytes, in the next version.
+    pub fn set_file(&mut self, file: FileId, bytes: Vec<u8>) {
+        let (at, hashes) = (file.0 as usize, list(&bytes));
+        let content = hashes.content();
+        self.manifest.nodes[at].kind = Kind::File {
+            size_bytes: bytes.len() as u64,
+            content,
+        };
+        self.groups[at - 1] = split(&hashes, &content).unwrap();
+        self.files[at - 1] = bytes;
+        self.set_version(self.manifest.version + 1);
+    }
+
     /// Returns all blocks, file by file.
     pub fn all(&self) -> Vec<BlockAt> {
         (1..=self.files.len() as u32)
@@ -402,6 +415,12 @@ impl Fake {
     pub fn set_version(&self, version: u64) {
         let mut tree = self.shared.tree.lock().unwrap();
         tree.as_mut().unwrap().set_version(version);
+    }
+
+    /// Serves the next version from now on, in which a file has other bytes.
+    pub fn set_file(&self, file: FileId, bytes: Vec<u8>) {
+        let mut tree = self.shared.tree.lock().unwrap();
+        tree.as_mut().unwrap().set_file(file, bytes);
     }
 
     /// Serves another tree under the same version from now on.

@@ -74,6 +74,30 @@ pub fn cache_bytes_for_lists(bytes: u64) -> u64 {
     rounded.into_iter().find(is_enough).unwrap_or(u64::MAX)
 }
 
+/// Returns a budget with which a cache keeps `bytes` bytes of blocks without an eviction, even if they do not compress.
+/// It is a whole number of MiB.
+#[must_use]
+pub fn cache_bytes_for_blocks(bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    // A sixteenth covers the headers, tables and indexes of records, also of records with few blocks.
+    let needed = bytes.saturating_add(bytes / 16);
+    let is_enough = |size: &u64| {
+        let budget = Budget::of(*size);
+        // One log is kept free for the next one, and another one may be half empty.
+        let kept_free = budget.notes_bytes + 2 * budget.log_bytes_max + MIB;
+        size.saturating_sub(kept_free) >= needed
+    };
+    // The parts of notes and logs are shares of a small cache, fixed sizes up to 1 GiB, and a share of a large one.
+    let guesses = [
+        needed.saturating_add(MIB).saturating_mul(8) / 5,
+        needed.saturating_add(97 * MIB),
+        needed.saturating_add(33 * MIB).saturating_mul(16) / 15,
+    ];
+    let rounded = guesses.map(|guess| guess.div_ceil(MIB).saturating_add(1).saturating_mul(MIB));
+    let found = rounded.into_iter().filter(is_enough).min();
+    found.unwrap_or(u64::MAX).max(CACHE_BYTES_MIN)
+}
+
 /// Returns the bytes that a note takes in a cache.
 pub(super) fn note_bytes(name_bytes: usize, value_bytes: usize) -> u64 {
     format::padded((format::RECORD_HEADER_BYTES + name_bytes + value_bytes) as u64)

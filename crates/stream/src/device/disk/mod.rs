@@ -13,7 +13,7 @@ use crate::block::{BlockAt, BlockHash, FileId, block_bytes};
 use crate::device::settings::{HASHES_BYTES_MIN, PLAN_BLOCKS_MAX};
 use crate::device::{Cache, CacheError, Lists};
 use crate::group::{Group, GroupAt};
-use crate::manifest::Manifest;
+use crate::manifest::{Kind, Manifest};
 use crate::sync::locked;
 use hashes::Groups;
 use notes::Paths;
@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex};
 
 /// The maximum number of tasks whose plans are kept in memory.
 const PLANS_MAX: usize = 8;
+
+/// The bits of a mode that let a file be executed.
+const EXECUTABLE: u16 = 0o111;
 
 /// The disk part.
 pub(super) struct Disk {
@@ -125,6 +128,26 @@ impl Disk {
             .and_then(|cache| notes::plan(cache, &self.path(task)));
         let blocks = note.map(|note| notes::plan_blocks(&self.manifest, &note, PLAN_BLOCKS_MAX));
         Arc::new(blocks.unwrap_or_default())
+    }
+
+    /// Returns the paths of noted programs, each with whether the cache has all that it needed and this version has.
+    /// Reads each of these notes.
+    pub fn programs(&self) -> Vec<(Vec<u8>, bool)> {
+        let Some(cache) = self.cache() else {
+            return Vec::new();
+        };
+        let nodes = (0..).zip(&self.manifest.nodes);
+        let programs = nodes.filter(|(_, node)| {
+            matches!(node.kind, Kind::File { .. }) && node.mode & EXECUTABLE != 0
+        });
+        let noted = programs.filter_map(|(node, _)| {
+            let path = self.path(FileId(node));
+            let note = notes::plan(cache, &path)?;
+            let blocks = notes::plan_blocks(&self.manifest, &note, PLAN_BLOCKS_MAX);
+            let is_whole = blocks.iter().all(|at| self.has_with_list(*at));
+            Some((path, is_whole))
+        });
+        noted.collect()
     }
 
     /// Keeps in memory what a task needed. Returns it if the cache must keep it, too.

@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 /// The maximum size of a note of what was seen, in bytes.
 const SEEN_BYTES_MAX: u64 = 4096;
 
+/// The line that begins the seal of a note in a folder. `CACHE.md` defines each line.
+const SEEN_FORMAT: &str = "format 2";
+
 /// The maximum size of a note of what a task needed, in bytes, unpacked.
 const PLAN_BYTES_MAX: usize = 4 << 20;
 
@@ -36,7 +39,7 @@ impl Seen {
         let mut lines = text.lines();
         let publisher = lines.next()?.strip_prefix("publisher ")?.parse().ok()?;
         let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
-        let manifest = match lines.next() {
+        let manifest = match lines.next().filter(|line| *line != SEEN_FORMAT) {
             Some(line) => {
                 let hash = blake3::Hash::from_hex(line.strip_prefix("manifest ")?).ok()?;
                 Some(*hash.as_bytes())
@@ -48,6 +51,28 @@ impl Seen {
             version,
             manifest,
         })
+    }
+
+    /// Parses a note of a folder. Returns it, and whether it is sealed: notes of older devices are not.
+    fn parse_file(bytes: &[u8]) -> Result<(Self, bool), &'static str> {
+        let damaged = "it is damaged";
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged)?;
+        let seen = Self::parse(bytes).ok_or(damaged)?;
+        // Compared as a whole, so that damage to the seal itself does not make a note of the older form.
+        if text == seen.text() {
+            return Ok((seen, false));
+        }
+        match text == seen.sealed() {
+            true => Ok((seen, true)),
+            false => Err("its checksum is wrong, or its format is unknown"),
+        }
+    }
+
+    /// Returns the note of a folder: the text, its format, and the checksum of all lines before.
+    fn sealed(&self) -> String {
+        let text = format!("{}{SEEN_FORMAT}\n", self.text());
+        let sum = crc32c::crc32c(text.as_bytes());
+        format!("{text}checksum {sum:08x}\n")
     }
 
     fn text(&self) -> String {
@@ -87,7 +112,7 @@ pub(crate) fn seen(
 ) -> Result<Option<Seen>, DeviceError> {
     let name = seen_name(server);
     let noted = match state {
-        Some(folder) => seen_in(&folder.join(&name))?,
+        Some(folder) => sealed_in(folder, &name)?,
         None => None,
     };
     // The cache detects damaged values itself; the values that are left may be older.
@@ -108,8 +133,22 @@ pub(crate) fn seen(
     }))
 }
 
-/// Reads a note file of the folder.
-fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
+/// Reads a note of the folder. A note of the older form, which has no checksum, is written again with one.
+fn sealed_in(folder: &Path, name: &str) -> Result<Option<Seen>, DeviceError> {
+    let path = folder.join(name);
+    let Some((seen, is_sealed)) = seen_in(&path)? else {
+        return Ok(None);
+    };
+    // A note without the manifest's hash is written again when the manifest is known.
+    if !is_sealed && seen.manifest.is_some() {
+        // If the folder cannot be written now, the next start tries again: the older note is still there.
+        write_durably(folder, &path, seen.sealed().as_bytes()).ok();
+    }
+    Ok(Some(seen))
+}
+
+/// Reads a note file of the folder. Returns whether it is sealed, too.
+fn seen_in(path: &Path) -> Result<Option<(Seen, bool)>, DeviceError> {
     let file = match regular::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed("read", path))?,
@@ -121,9 +160,9 @@ fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
     if bytes.len() as u64 > SEEN_BYTES_MAX {
         bytes.clear();
     }
-    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged");
-    let seen = Seen::parse(&bytes).ok_or_else(|| failed("read", path)(damaged()))?;
-    Ok(Some(seen))
+    let damaged = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let noted = Seen::parse_file(&bytes).map_err(|what| failed("read", path)(damaged(what)))?;
+    Ok(Some(noted))
 }
 
 /// Writes what was seen of a server to the folder and the cache. It is on the disk when the call returns.
@@ -139,9 +178,10 @@ pub(crate) fn set_seen(
     let name = seen_name(server);
     if let Some(folder) = state {
         let path = folder.join(&name);
-        if !matches!(seen_in(&path), Ok(Some(before)) if before == *seen) {
+        if !matches!(seen_in(&path), Ok(Some((before, _))) if before == *seen) {
             fs::create_dir_all(folder).map_err(failed("make", folder))?;
-            write_durably(folder, &path, seen.text().as_bytes()).map_err(failed("write", &path))?;
+            write_durably(folder, &path, seen.sealed().as_bytes())
+                .map_err(failed("write", &path))?;
         }
     }
     if let Some(cache) = cache {
@@ -512,10 +552,15 @@ mod tests {
             assert_eq!(seen(state, None, "a:1").unwrap(), Some(what));
         }
         let (publisher, hash) = ("07".repeat(32), "ab".repeat(32));
-        let golden = format!("publisher {publisher}\nversion 12\nmanifest {hash}\n");
+        let older = format!("publisher {publisher}\nversion 12\nmanifest {hash}\n");
+        let golden = include_str!("../../../tests/golden/seen-2");
         let path = folder.join(seen_name("a:1"));
         assert_eq!(fs::read_to_string(&path).unwrap(), golden);
-        fs::write(&path, &golden[..golden.len() - 2]).unwrap();
+        // A note of an older device is read, and from then on it is sealed.
+        fs::write(&path, &older).unwrap();
+        assert_eq!(seen(state, None, "a:1").unwrap().unwrap().version, 12);
+        assert_eq!(fs::read_to_string(&path).unwrap(), golden);
+        fs::write(&path, &older[..older.len() - 2]).unwrap();
         assert!(seen(state, None, "a:1").is_err());
         assert_eq!(seen(state, None, "b:1").unwrap(), None);
         fs::write(folder.join(seen_name("a:1")), b"publisher").unwrap();
@@ -527,6 +572,23 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         let refused = seen(state, None, "a:1").err().unwrap().to_string();
         assert!(refused.contains("it is no regular file"), "{refused}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn no_changed_byte_of_a_seen_note_is_believed() {
+        let folder = std::env::temp_dir().join(format!("keel-seen-flip-{}", std::process::id()));
+        let state = Some(folder.as_path());
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(seen_name("a:1"));
+        let golden = include_bytes!("../../../tests/golden/seen-2");
+        for at in 0..golden.len() {
+            let mut bytes = golden.to_vec();
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            assert!(seen(state, None, "a:1").is_err(), "byte {at}");
+            assert_eq!(fs::read(&path).unwrap(), bytes, "a refused note stays");
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -354,9 +354,11 @@ impl Tasks {
         remember(&mut self.ended, wire);
     }
 
-    /// Removes a task that has ended and returns it.
+    /// Removes a task that has ended and returns it. A read that still waits counts as failed: its program was killed,
+    /// or the mount ends.
     pub fn end(&mut self, token: &Token) -> Option<Task> {
-        let task = self.tasks.remove(token)?;
+        let mut task = self.tasks.remove(token)?;
+        task.is_incomplete |= task.is_waiting() && !task.is_end_reported;
         self.traced -= task.trace.len();
         if let Some((wire, _)) = &task.wire {
             self.by_wire.remove(wire);
@@ -403,6 +405,11 @@ impl Task {
         self.waits = self.waits.saturating_sub(1);
         self.in_flight = self.in_flight.saturating_sub(u32::from(was_requested));
         self.last_new = self.last_new.max(now);
+    }
+
+    /// Whether a read of the task waits. If the task has ended, the read was never answered.
+    pub fn is_waiting(&self) -> bool {
+        self.waits > 0
     }
 
     /// Returns the blocks that were read, in order.
@@ -677,6 +684,40 @@ mod tests {
             reports.iter().all(|report| report.connection == 0),
             "{reports:?}"
         );
+    }
+
+    #[test]
+    fn a_start_that_ends_while_a_read_waits_is_not_whole() {
+        let now = Instant::now();
+        let begin = || {
+            let mut tasks = Tasks::default();
+            let before = Arc::new([1, 2].map(block).to_vec());
+            assert!(tasks.begin(TOKEN, FileId(7), before, false, now));
+            tasks.read(&TOKEN, block(1), now);
+            tasks.get(&TOKEN).unwrap().read_waits();
+            tasks
+        };
+        let mut task = begin().end(&TOKEN).unwrap();
+        assert!(task.is_waiting());
+        assert_eq!(task.unreported_start(), None);
+        let (start, needed) = task.end_start().unwrap();
+        assert!(!start.is_exact);
+        assert_eq!(needed, [1, 2].map(block));
+
+        // The read was answered before the end.
+        let mut tasks = begin();
+        tasks.get(&TOKEN).unwrap().read_is_over(now, false);
+        let task = tasks.end(&TOKEN).unwrap();
+        assert!(!task.is_waiting() && task.unreported_start().is_some());
+
+        // The read waits after the start is over.
+        let mut tasks = begin();
+        let task = tasks.get(&TOKEN).unwrap();
+        task.read_is_over(now, false);
+        assert!(task.end_start().is_some());
+        task.read_waits();
+        let task = tasks.end(&TOKEN).unwrap();
+        assert!(task.is_waiting() && task.unreported_start().is_some());
     }
 
     #[test]

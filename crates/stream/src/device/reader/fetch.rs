@@ -2,7 +2,9 @@
 
 use super::state::Reader;
 use crate::block::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS};
+use crate::device::counters::add;
 use crate::device::error::DeviceError;
+use crate::device::settings::PLAN_BLOCKS_MAX;
 use crate::device::transport::{Exchange, InFlight};
 use crate::device::{Cache, CacheError};
 use crate::group::GroupAt;
@@ -233,5 +235,22 @@ impl Reader {
             true => Err(DeviceError::NoPlan),
             false => Ok(plan),
         }
+    }
+
+    /// Like [`plan`](Self::plan), with what was noted locally. The cache notes the list, which is durable with the next
+    /// blocks.
+    pub fn plan_noted(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+        let plan = self.plan(task)?;
+        let noted = self.disk.plan(task);
+        let mut known = HashSet::new();
+        let all = plan.iter().chain(noted.iter()).copied();
+        let once = all.filter(|at| known.insert(*at));
+        let all: Vec<BlockAt> = once.take(PLAN_BLOCKS_MAX).collect();
+        if let Some(plan) = self.disk.set_plan(task, all.clone())
+            && self.disk.keep_plan(task, &plan).is_err()
+        {
+            add(&self.counts.notes_failed, 1);
+        }
+        Ok(all)
     }
 }

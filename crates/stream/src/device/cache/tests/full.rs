@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::device::CacheError;
-use crate::device::cache::{Storage, StorageError, cache_bytes_for_lists};
+use crate::device::cache::{
+    CACHE_BYTES_MIN, Storage, StorageError, cache_bytes_for_blocks, cache_bytes_for_lists,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts written bytes.
@@ -141,6 +143,34 @@ fn a_disk_without_any_room_is_tried_now_and_then_and_used_when_it_has_some() {
     disk.storage.set_capacity(u64::MAX);
     let kept = (0..600).filter(|number| set_list(&cache, 9000 + number).is_ok());
     assert!(kept.count() > 300, "soon all is kept again");
+}
+
+#[test]
+fn the_budget_for_blocks_keeps_them_all() {
+    // Blocks that do not compress, so that they take as much room as they have bytes.
+    let random = |number: u64| {
+        let mut content = vec![0; BLOCK_BYTES];
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&number.to_le_bytes());
+        hasher.finalize_xof().fill(&mut content);
+        (BlockHash::of(&content), Arc::from(content))
+    };
+    let blocks: Vec<(BlockHash, Arc<[u8]>)> = (0..3000).map(random).collect();
+    let options = CacheOptions {
+        bytes_max: cache_bytes_for_blocks((blocks.len() * BLOCK_BYTES) as u64),
+        ..OPTIONS
+    };
+    let cache = BlockCache::open(Box::new(MemoryStorage::default()), &options).unwrap();
+    put_all(&cache, &blocks);
+    assert_eq!(there(&cache, &blocks), blocks.len());
+    assert_eq!(cache.counters().evicted, 0);
+    let sizes = [0, 1 << 20, 500 << 20, 900 << 20, 5 << 30].map(cache_bytes_for_blocks);
+    assert_eq!(sizes[0], CACHE_BYTES_MIN);
+    assert!(sizes.is_sorted(), "{sizes:?}");
+    assert!(
+        sizes.iter().all(|size| size.is_multiple_of(1 << 20)),
+        "{sizes:?}"
+    );
 }
 
 #[test]
