@@ -1,7 +1,7 @@
 //! The picture of `keel top`, made for 80 columns and 24 lines. Every state is a word as well as a colour.
 
-use crate::progress::bytes_text;
-use crate::status::{AlarmFigures, MountFigures, Report, State, UpstreamFigures, grouped, span};
+use command::progress::bytes_text;
+use node::status::{AlarmFigures, MountFigures, Report, State, UpstreamFigures, grouped, span};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -526,8 +526,9 @@ fn reason_lines(report: &Report, seen: &Seen) -> Vec<Line<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qos::{PeriodState, TaskState};
-    use crate::status::{ActiveFigures, JobFigures, NodeFigures, PowerFigures, TaskFigures};
+    use node::status::{
+        ActiveFigures, JobFigures, NodeFigures, PeriodState, PowerFigures, TaskFigures, TaskState,
+    };
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -550,7 +551,7 @@ mod tests {
             deadline_misses: 7,
             ..TaskState::default()
         }];
-        figures.mqtt = Some(crate::status::MqttFigures::default());
+        figures.mqtt = Some(node::status::MqttFigures::default());
         Report::new(figures)
     }
 
