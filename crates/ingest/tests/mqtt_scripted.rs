@@ -429,7 +429,7 @@ fn a_broker_that_never_consents_or_never_grants_is_left() {
             session
                 .state
                 .last_error()
-                .is_some_and(|text| text.contains("does not answer CONNECT within 0.2 s"))
+                .is_some_and(|text| text.contains("does not answer within 0.2 s"))
         });
         let _silent_too = fake.welcome(false);
         until("the silence is noticed", || {

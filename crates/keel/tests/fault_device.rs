@@ -1,5 +1,7 @@
-//! A device under the store of a node begins to answer EIO, at random moments and to random kinds of requests. The node
-//! reports that its log has failed, and acknowledges nothing more. A start after the end of the fault finds everything
+//! A device under the store of a node begins to answer EIO, at random moments and to each kind of request.
+//!
+//! What was written since the last flush is gone if the next one fails. The node reports that its log has failed. It
+//! acknowledges nothing more, also when the device works again. A start after the end of the fault finds everything
 //! that was acknowledged.
 
 use crate::common::TempDir;
@@ -33,8 +35,9 @@ fn run() {
     let card = Card::mount(&folder, &content);
     node.restart();
     let load = Load::start(&node);
-    let (mut failures, mut starts) = ([0, 0], 0);
     let mut rounds = Rounds::of(4);
+    // Four rounds have each kind of failure twice: the node is started again before the end of the fault, and after it.
+    let mut drawn = rounds.random.below(4);
     while rounds.more() {
         rounds.pause(400);
         // A command fails, or prints what is in memory.
@@ -42,33 +45,45 @@ fn run() {
         node.run(&["history", load::LINES]);
         card.set(Fault::None);
         rounds.pause(200);
-        let kind = rounds.random.below(2) as usize;
-        let fault = [Fault::Writes, Fault::Flushes][kind];
-        card.set(fault);
+        card.set([Fault::Writes, Fault::Flushes][(drawn % 2) as usize]);
         wait_until("the failure of the log", || {
             load::status(&node)["log"]["failed"] == "device"
         });
         assert_eq!(load::status(&node)["state"], "failed");
-        failures[kind] += 1;
-        if rounds.random.below(2) == 0 {
-            // A node that starts in the middle of it may fail to, and loses nothing by trying.
-            starts += 1;
-            node.kill();
-            node.spawn();
-            wait_until("a start, or its failure", || {
-                node.has_ended() || node.is_ready()
-            });
+        if (drawn / 2).is_multiple_of(2) {
+            load.require_no_acknowledgement();
+            try_start(&mut node);
             rounds.pause(100);
+        } else {
+            card.set(Fault::None);
+            load.require_no_acknowledgement();
         }
-        card.set(Fault::None);
         node.kill();
+        // A node that cannot read its store does not make another one.
+        card.set(Fault::Reads);
+        node.spawn();
+        assert!(!node.ended().success());
+        card.set(Fault::None);
         node.restart();
+        drawn += 1;
     }
     // A last life without a fault, so that each source can finish.
     rounds.pause(400);
     let sent = load.end();
     load::judge(&mut node, &sent, image.to_str().unwrap(), 0);
+    let failed = [Fault::Writes, Fault::Flushes, Fault::Reads].map(|fault| card.failed(fault));
+    let taken_back = card.taken_back();
     println!(
-        "{failures:?} failures of writes and of flushes, {starts} starts in the middle of one"
+        "{failed:?} writes, flushes and reads have failed; {taken_back} writes were taken back"
     );
+    assert!(!failed.contains(&0) && taken_back > 0);
+}
+
+/// Starts a node again in the middle of a fault. It may fail to start, and loses nothing by trying.
+fn try_start(node: &mut Node) {
+    node.kill();
+    node.spawn();
+    wait_until("a start, or its failure", || {
+        node.has_ended() || node.is_ready()
+    });
 }

@@ -2,7 +2,7 @@
 //! devices.
 
 use crate::common::TempDir;
-use crate::common::load::{self, Load, Rounds};
+use crate::common::load::{self, END_TIME, Load, Record, Rounds, Sent};
 use crate::common::namespace::{in_own_mounts, tool};
 use crate::common::node::Node;
 use crate::common::wait_until;
@@ -90,9 +90,8 @@ fn fill(path: &Path) {
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
 }
 
-/// Bytes of a text that fills the store, and texts in one batch.
-const TEXT_BYTES: usize = 8_000;
-const BATCH: usize = 32;
+/// Texts in one batch.
+const BATCH: u64 = 32;
 
 #[test]
 fn a_device_full_of_readings_loses_what_retention_counts_and_nothing_else() {
@@ -120,22 +119,22 @@ fn a_device_full_of_readings_loses_what_retention_counts_and_nothing_else() {
     let mut node = Node::start(&all);
     let load = Load::start(&node);
     let lines = node.dir.file("line.sock");
-    let filler = Filler::start(&lines);
+    let filler = Filler::start(&lines, Record::default());
     wait_until("a full store", || {
         load::status(&node)["store"]["full"] == true
     });
     // A full store recovers, and is still full.
     node.kill();
-    drop(filler);
+    let texts = filler.end();
     node.restart();
-    let filler = Filler::start(&lines);
+    let filler = Filler::start(&lines, texts);
     wait_until("the store that is full again", || {
         load::status(&node)["store"]["full"] == true
     });
     filler.stop.store(true, Ordering::Relaxed);
     reload(&node, &few);
     // Its last texts have waited for room.
-    drop(filler);
+    let texts = filler.end();
     wait_until("room", || load::status(&node)["store"]["full"] == false);
     // From here on nothing expires, so the count does not change any more.
     reload(&node, &all);
@@ -143,7 +142,9 @@ fn a_device_full_of_readings_loses_what_retention_counts_and_nothing_else() {
     wait_until("new readings", || {
         load::status(&node)["log"]["readings_durable"].as_u64() > before.as_u64()
     });
-    let sent = load.end();
+    let mut sent = load.end();
+    // Most of what expires are texts.
+    sent.push(Sent::filled(texts));
     let found = load::status(&node);
     let expired = found["history"]["readings_expired"].as_u64().unwrap();
     assert!(expired > 0, "{found}");
@@ -154,43 +155,58 @@ fn a_device_full_of_readings_loses_what_retention_counts_and_nothing_else() {
 /// Sends texts until it is told to stop, or the node ends. While the store is full, it waits for an acknowledgement.
 struct Filler {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Record>>,
 }
 
 impl Filler {
-    fn start(path: &Path) -> Self {
+    /// Goes on behind what was acknowledged in an earlier life of the node.
+    fn start(path: &Path, record: Record) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
-        let mut stream = UnixStream::connect(path).unwrap();
-        let mut answers = BufReader::new(stream.try_clone().unwrap());
-        let line = format!("filling t=\"{}\"\n", "x".repeat(TEXT_BYTES));
-        let batch = line.repeat(BATCH) + "\n";
-        let fill = move || {
-            while !theirs.load(Ordering::Relaxed) {
-                let mut answer = String::new();
-                let sent = stream.write_all(batch.as_bytes());
-                let answered = sent.and_then(|()| answers.read_line(&mut answer));
-                if answered.is_err() || !answer.ends_with('\n') {
-                    return;
-                }
-                assert_eq!(answer, format!("ok {BATCH} 0\n"));
-            }
-        };
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(END_TIME)).unwrap();
+        stream.set_write_timeout(Some(END_TIME)).unwrap();
         Self {
             stop,
-            thread: Some(std::thread::spawn(fill)),
+            thread: Some(std::thread::spawn(move || {
+                fill_store(stream, record, &theirs)
+            })),
         }
+    }
+
+    /// Waits for its last answer, or the end of its connection. Returns what it has sent in all lives.
+    fn end(mut self) -> Record {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
     }
 }
 
 impl Drop for Filler {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A test that fails ends the node later than this.
-        if !std::thread::panicking() {
-            self.thread.take().unwrap().join().unwrap();
-        }
     }
+}
+
+fn fill_store(mut stream: UnixStream, mut record: Record, stop: &AtomicBool) -> Record {
+    let mut answers = BufReader::new(stream.try_clone().unwrap());
+    while !stop.load(Ordering::Relaxed) {
+        let last = record.acknowledged + BATCH;
+        let mut batch = String::new();
+        for number in record.acknowledged + 1..=last {
+            batch.push_str(&format!("{} t=\"{}\"\n", load::TEXTS, load::text(number)));
+        }
+        batch.push('\n');
+        record.offered = record.offered.max(last);
+        let mut answer = String::new();
+        let sent = stream.write_all(batch.as_bytes());
+        let answered = sent.and_then(|()| answers.read_line(&mut answer));
+        if answered.is_err() || !answer.ends_with('\n') {
+            return record;
+        }
+        assert_eq!(answer, format!("ok {BATCH} 0\n"));
+        record.acknowledged = last;
+    }
+    record
 }
 
 /// Gives the node another configuration.

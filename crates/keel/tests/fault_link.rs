@@ -93,6 +93,7 @@ fn run() {
     let load = Load::with_lines(&node, || {
         let stream = TcpStream::connect(("127.0.0.1", LISTEN))?;
         stream.set_read_timeout(Some(ANSWER_TIME))?;
+        stream.set_write_timeout(Some(ANSWER_TIME))?;
         Ok(stream)
     })
     .publish_to(port);

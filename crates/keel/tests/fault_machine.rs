@@ -4,8 +4,10 @@ use crate::common::broker::Broker;
 use crate::common::group::Group;
 use crate::common::load::{self, Load, Rounds};
 use crate::common::node::Node;
+use crate::flash_common::sparse_file;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,6 +15,9 @@ const IMAGE: &str = "keel-data/store.img";
 
 /// Memory of the group. A debug build takes more than the 17 MiB of a released node.
 const GROUP_BYTES: u64 = 64 << 20;
+
+/// Bytes of a file that another program of the group reads.
+const READ_BYTES: u64 = 2 * GROUP_BYTES;
 
 /// Senders that leave a long line unfinished, and its bytes: just below `line_bytes_max`.
 const SENDERS: usize = 16;
@@ -27,10 +32,12 @@ fn a_node_with_capped_memory_costs_no_reading() {
     node.spawn();
     group.take(node.pid());
     node.wait_ready();
+    let file = sparse_file(&node.dir, READ_BYTES);
     let load = Load::start(&node);
     let mut rounds = Rounds::of(3);
     while rounds.more() {
-        // What a node keeps for its senders, and pages that it reads, count for the group.
+        fill(&group, &file);
+        // The group is full: what the node keeps for its senders and answers must come from the pages of the file.
         let senders: Vec<UnixStream> = (0..SENDERS).map(|_| long_line(&node)).collect();
         for key in [load::LINES, load::PUTS] {
             node.run(&["history", key]);
@@ -46,6 +53,21 @@ fn a_node_with_capped_memory_costs_no_reading() {
     let held = load::judge(&mut node, &sent, IMAGE, 0);
     assert_eq!(held, counted);
     println!("the limit was met {met} times");
+    assert!(met > 0, "the limit was never met");
+}
+
+/// Lets a program in the group read a file. Its pages stay in the group until others need the memory.
+fn fill(group: &Group, file: &str) {
+    let mut reader = Command::new("cat")
+        .args(["-", file])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It reads the file after the end of its input, and by then is in the group.
+    group.take(reader.id());
+    drop(reader.stdin.take());
+    assert!(reader.wait().unwrap().success());
 }
 
 fn long_line(node: &Node) -> UnixStream {

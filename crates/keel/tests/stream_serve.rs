@@ -3,7 +3,7 @@
 use crate::common::{
     TempDir, fails, keel, keep_alive_runs, ok, ok_json, one_line, run, text, wait_until,
 };
-use crate::stream_common::{Server, bytes_of, publish};
+use crate::stream_common::{Server, bytes_of, publish, wait_learned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -50,6 +50,11 @@ fn say(socket: &mut TcpStream, frames: &mut FrameReader, requests: &[Request]) -
 
 /// Reports one run of the program that reads its first blocks, as a device does.
 fn learn(server: SocketAddr, store: &Path, blocks: u32) {
+    report(server, store, blocks, Token([5; 16]), true);
+}
+
+/// Reports a run that has its blocks. It ends, or loses its connection.
+fn report(server: SocketAddr, store: &Path, blocks: u32, token: Token, has_end: bool) {
     let mut socket = TcpStream::connect(server).unwrap();
     let mut frames = FrameReader::for_answers();
     let hello = Request::Hello {
@@ -62,25 +67,76 @@ fn learn(server: SocketAddr, store: &Path, blocks: u32) {
     let publisher = publisher(store).unwrap();
     let manifest = stream::manifest::verify(&signed, &publisher).unwrap();
     let task = manifest.find(b"bin/task").unwrap();
-    let token = Token([5; 16]);
     let blocks = (0..blocks).map(|index| BlockAt { file: task, index });
-    let run = [
-        Request::Begin {
-            token,
-            task,
-            held: HeldBlocks::default(),
-        },
-        Request::Trace {
-            token,
-            blocks: blocks.collect(),
-        },
-        Request::End {
+    let blocks: Vec<BlockAt> = blocks.collect();
+    let held = HeldBlocks::of(blocks.clone());
+    let mut run = vec![
+        Request::Begin { token, task, held },
+        Request::Trace { token, blocks },
+    ];
+    if has_end {
+        run.push(Request::End {
             token,
             is_exact: true,
             has_exited: true,
-        },
-    ];
+        });
+    }
     say(&mut socket, &mut frames, &run);
+}
+
+/// A start that ended with its connection may have read a small part of what the program needs.
+#[test]
+fn a_pin_of_a_program_that_has_no_whole_start_says_so() {
+    let dir = TempDir::new();
+    let store = published(&dir);
+    let name = store.to_str().unwrap();
+    let server = Server::start(&store, &[]);
+    let (address, cache) = (server.address.to_string(), dir.file("cache"));
+    let cache = ["--cache", cache.to_str().unwrap()];
+    let pin = [
+        &["stream", "pin", &address, "bin/task", "--insecure"],
+        &cache[..],
+    ]
+    .concat();
+    let pinned = || {
+        let output = run(&[&pin[..], &["--json"]].concat());
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), said)
+    };
+    let is_whole =
+        || ok_json(&["stream", "actions", name, "--json"])["actions"][0]["is_whole"].clone();
+    report(server.address, &store, 12, Token([5; 16]), false);
+    wait_learned(&store, 1);
+    assert_eq!(is_whole(), false);
+    let listed = String::from_utf8(ok(&["stream", "actions", name])).unwrap();
+    assert!(
+        listed.ends_with("  bin/task (in part: no whole run yet)\n"),
+        "{listed}"
+    );
+    let (status, said) = pinned();
+    assert_eq!(status, Some(1), "{said}");
+    assert_eq!(said["is_complete"], false, "{said}");
+    assert_eq!(said["is_learned"], false, "{said}");
+    assert_eq!(said["is_learned_in_part"], true, "{said}");
+    // The program's file is fetched all the same.
+    assert_eq!(
+        (&said["blocks_wanted"], &said["blocks_cached"]),
+        (&50.into(), &50.into())
+    );
+    let output = run(&pin);
+    let (_, words, _) = text(&output);
+    assert!(
+        words.contains("bin/task alone: the server has learned no whole start of it yet"),
+        "{words}"
+    );
+    report(server.address, &store, 20, Token([6; 16]), true);
+    let (status, said) = pinned();
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(said["is_complete"], true, "{said}");
+    assert_eq!(said["learned_by"], "server", "{said}");
+    assert_eq!(said["is_learned_in_part"], false, "{said}");
+    server.end();
+    assert_eq!(is_whole(), true);
 }
 
 #[test]

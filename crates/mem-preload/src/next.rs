@@ -5,6 +5,34 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Functions that the C library of x86-64 has in several versions, with the newest one of each.
+///
+/// Before glibc 2.36, `dlsym` finds the oldest version behind a library (glibc bug 14932). That of `realpath` takes no
+/// null buffer. Other machines have one version of each, of another name.
+const VERSIONS: [(&str, &str); 7] = [
+    ("realpath\0", "GLIBC_2.3\0"),
+    ("nftw\0", "GLIBC_2.3.3\0"),
+    ("nftw64\0", "GLIBC_2.3.3\0"),
+    ("posix_spawn\0", "GLIBC_2.15\0"),
+    ("posix_spawnp\0", "GLIBC_2.15\0"),
+    ("glob\0", "GLIBC_2.27\0"),
+    ("glob64\0", "GLIBC_2.27\0"),
+];
+
+/// Returns the newest function of this name behind this library; null if there is none. The name ends with a zero byte.
+fn newest(name: &str) -> *mut c_void {
+    if let Some((_, version)) = VERSIONS.iter().find(|(of, _)| *of == name) {
+        let (name, version) = (name.as_ptr().cast(), version.as_ptr().cast());
+        // SAFETY: strings that end with a zero byte.
+        let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name, version) };
+        if !found.is_null() {
+            return found;
+        }
+    }
+    // SAFETY: a string that ends with a zero byte.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) }
+}
+
 /// The function of the same name in the next library that has one.
 pub(crate) struct Next {
     name: &'static str,
@@ -26,8 +54,7 @@ impl Next {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: a string that ends with a zero byte.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
+        let found = newest(self.name);
         self.address.store(found, Ordering::Relaxed);
         found
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint};
 use mem::{Attributes, Last, PAGE_BYTES};
 
 use crate::foreign::{Answer, done, fail, put, zeroed};
-use crate::next::serve;
+use crate::next::{Next, serve};
 use crate::open::{attributes_of, require};
 use crate::raw;
 use crate::resolve::{Place, on_path};
@@ -134,6 +134,9 @@ fn look_at<S>(
     )
 }
 
+/// The C library's function. Before glibc 2.33 there is none: programs call `__xstat` and the like.
+static BEHIND: Next = Next::new("fstatat64\0");
+
 pub(crate) fn stat_at(
     directory: c_int,
     path: *const c_char,
@@ -149,8 +152,8 @@ pub(crate) fn stat_at(
             0,
             0,
         ];
-        if thread::is_inside() {
-            // SAFETY: this library's own call.
+        if thread::is_inside() || BEHIND.address().is_null() {
+            // SAFETY: this library's own call, or the program's arguments.
             return unsafe { raw::answered(libc::SYS_newfstatat, arguments) as c_int };
         }
         fstatat64::pass(directory, path, into, flags)

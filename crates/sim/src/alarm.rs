@@ -74,11 +74,20 @@ fn thresholds(random: &mut Random, feed: &Feed<'_>) -> (String, f64, f64) {
     (format!("{measurement}/#"), one.min(other), one.max(other))
 }
 
-/// Whether it is raised, and the time that is told with that.
+/// What the node tells with a crossing at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Telling {
+    /// Bits of the last comparable value.
+    value: Option<u64>,
+    time: Time,
+}
+
+/// A crossing: whether it is raised, and what may be told with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Crossing {
     is_raised: bool,
-    time: Time,
+    /// At the crossing, and then by a late report, which tells the present value.
+    tellings: Vec<Telling>,
 }
 
 /// A rule at one sensor.
@@ -91,6 +100,8 @@ struct State {
     pending_ns: Option<u64>,
     /// The last reading.
     heard_ns: u64,
+    /// Bits of the last comparable value.
+    value: Option<u64>,
     crossings: Vec<Crossing>,
     /// Crossings up to the one that was told last.
     passed: usize,
@@ -102,17 +113,43 @@ impl State {
     fn cross(&mut self, is_raised: bool, time: Time) {
         self.is_raised = is_raised;
         self.pending_ns = None;
-        self.crossings.push(Crossing { is_raised, time });
+        let value = self.value;
+        self.crossings.push(Crossing {
+            is_raised,
+            tellings: vec![Telling { value, time }],
+        });
     }
 
-    fn raise_if_due(&mut self, raise_after_ms: u64, time: Time, now_ns: u64) {
-        let since_ns = *self.pending_ns.get_or_insert(now_ns);
-        if now_ns - since_ns >= raise_after_ms * NS_PER_MS {
-            self.cross(true, time);
+    /// A late report of the last crossing tells the present value from now on, and this time if there is one.
+    fn renew(&mut self, time: Option<Time>) {
+        if self.passed == self.crossings.len() {
+            // It is told.
+            return;
+        }
+        let tellings = self.crossings.last_mut().map(|last| &mut last.tellings);
+        if let Some(tellings) = tellings
+            && let Some(before) = tellings.last().copied()
+        {
+            let telling = Telling {
+                value: self.value,
+                time: time.unwrap_or(before.time),
+            };
+            if telling != before {
+                tellings.push(telling);
+            }
         }
     }
 
-    /// A value with this time; `None`: no number.
+    fn raise_if_due(&mut self, raise_after_ms: u64, time: Time, now_ns: u64) {
+        let begins = self.pending_ns.is_none();
+        let since_ns = *self.pending_ns.get_or_insert(now_ns);
+        match now_ns - since_ns >= raise_after_ms * NS_PER_MS {
+            true => self.cross(true, time),
+            false => self.renew(begins.then_some(time)),
+        }
+    }
+
+    /// A value with this time. One that is no number changes nothing.
     fn read(&mut self, condition: AlarmCondition, value: f64, time: Time, now_ns: u64) {
         let (is_beyond, is_back, raise_after_ms) = match condition {
             AlarmCondition::Stale { .. } => return,
@@ -127,19 +164,31 @@ impl State {
                 raise_after_ms,
             } => (value < threshold, value >= clear, raise_after_ms),
         };
+        let Some(bits) = bits_of(value) else {
+            return;
+        };
+        self.value = Some(bits);
         match self.is_raised {
             true if is_back => self.cross(false, time),
-            true => {}
+            true => self.renew(None),
             false if is_beyond => self.raise_if_due(raise_after_ms, time, now_ns),
-            false => self.pending_ns = None,
+            false => {
+                let was_pending = self.pending_ns.take().is_some();
+                self.renew(was_pending.then_some(time));
+            }
         }
     }
 
     /// Any reading, also an old one.
-    fn hear(&mut self, condition: AlarmCondition, time: Time, now_ns: u64) {
+    fn hear(&mut self, condition: AlarmCondition, value: f64, time: Time, now_ns: u64) {
         self.heard_ns = now_ns;
-        if matches!(condition, AlarmCondition::Stale { .. }) && self.is_raised {
-            self.cross(false, time);
+        if !matches!(condition, AlarmCondition::Stale { .. }) {
+            return;
+        }
+        self.value = bits_of(value);
+        match self.is_raised {
+            true => self.cross(false, time),
+            false => self.renew(None),
         }
     }
 
@@ -161,21 +210,24 @@ impl State {
         }
     }
 
-    /// The node tells a crossing. `is_exact`: with the time of the crossing.
-    fn tell(&mut self, told: Crossing, is_exact: bool) -> bool {
-        let is_it = |one: &Crossing| {
-            one.is_raised == told.is_raised && (!is_exact || one.time == told.time)
-        };
+    /// The node tells a crossing.
+    fn tell(&mut self, is_raised: bool, telling: Telling) -> bool {
+        let is_it = |one: &Crossing| one.is_raised == is_raised && one.tellings.contains(&telling);
         let rest = self.crossings.get(self.passed..).unwrap_or_default();
         let Some(at) = rest.iter().position(is_it) else {
             return false;
         };
-        let is_news = told.is_raised != self.is_told_raised;
+        let is_news = is_raised != self.is_told_raised;
         self.passed += at + 1;
         self.told += 1;
-        self.is_told_raised = told.is_raised;
+        self.is_told_raised = is_raised;
         is_news
     }
+}
+
+/// The bits of a value; `None`: it is no number, and cannot be compared.
+fn bits_of(value: f64) -> Option<u64> {
+    (!value.is_nan()).then_some(value.to_bits())
 }
 
 /// The model of all alarms of a life.
@@ -253,7 +305,7 @@ impl Alarms {
             if is_news {
                 state.read(condition, value, time, now_ns);
             }
-            state.hear(condition, time, now_ns);
+            state.hear(condition, value, time, now_ns);
         });
     }
 
@@ -275,21 +327,17 @@ impl Alarms {
         let Some(state) = states.and_then(|states| states.get_mut(usize::from(sensor))) else {
             return broken(format!("there is no rule for {told:?}"));
         };
-        let crossing = Crossing {
-            is_raised: told.raised,
+        let value = match told.value {
+            None => Some(None),
+            Some(AlarmValue::Float(value)) => Some(Some(value.to_bits())),
+            // Sensors send no other numbers.
+            Some(_) => None,
+        };
+        let telling = value.map(|value| Telling {
+            value,
             time: told.time,
-        };
-        // With a minimum duration, a late report of an end has the time of what has come since.
-        let is_exact = match self.conditions[rule] {
-            AlarmCondition::Stale { .. } => true,
-            AlarmCondition::Above { raise_after_ms, .. }
-            | AlarmCondition::Below { raise_after_ms, .. } => raise_after_ms == 0,
-        };
-        let is_number = matches!(told.value, Some(AlarmValue::Float(_)));
-        let is_right = state.tell(crossing, is_exact);
-        match is_right
-            && (is_number || matches!(self.conditions[rule], AlarmCondition::Stale { .. }))
-        {
+        });
+        match telling.is_some_and(|telling| state.tell(told.raised, telling)) {
             true => Ok(()),
             false => broken(format!(
                 "sensor {sensor}: {told:?} is told, and the model has {state:?}"
@@ -360,7 +408,8 @@ mod tests {
         for (at, value) in [(0, 5.0), (1, 6.0), (2, 4.0), (3, 3.0), (4, 4.0), (5, 7.0)] {
             state.read(above(0), value, time(at), at as u64 * MS);
         }
-        let crossings: Vec<_> = state.crossings.iter().map(|one| one.time.ms()).collect();
+        let crossings = state.crossings.iter();
+        let crossings: Vec<_> = crossings.map(|one| one.tellings[0].time.ms()).collect();
         assert_eq!(crossings, [1, 3, 5]);
         let mut state = State::default();
         state.read(above(10), 6.0, time(0), 0);
@@ -373,8 +422,41 @@ mod tests {
         state.look(stale, time(10), 10 * MS);
         assert!(!state.is_raised);
         state.look(stale, time(11), 11 * MS);
-        state.hear(stale, time(12), 12 * MS);
+        state.hear(stale, 4.0, time(12), 12 * MS);
         assert_eq!(state.crossings.len(), 2);
+    }
+
+    /// A report that finds no room comes later, and tells what the value is by then.
+    #[test]
+    fn a_late_report_tells_a_value_and_a_time_since_the_crossing() {
+        let condition = AlarmCondition::Above {
+            threshold: 5.0,
+            clear: 3.0,
+            raise_after_ms: 10,
+        };
+        let told = |value: f64, ms| Telling {
+            value: bits_of(value),
+            time: time(ms),
+        };
+        let mut state = State::default();
+        let values = [(0, 6.0), (10, 7.0), (11, 4.0), (12, 2.0), (13, 8.0)];
+        for (at, value) in values {
+            state.read(condition, value, time(at), at as u64 * MS);
+        }
+        assert_eq!(state.crossings.len(), 2);
+        for wrong in [told(6.0, 10), told(4.0, 11), told(2.0, 10)] {
+            assert!(!state.clone().tell(true, wrong), "{wrong:?}");
+        }
+        for right in [told(7.0, 10), told(4.0, 10)] {
+            assert!(state.clone().tell(true, right), "{right:?}");
+        }
+        assert!(state.tell(true, told(7.0, 10)));
+        for wrong in [told(2.0, 13), told(8.0, 12), told(4.0, 10)] {
+            assert!(!state.clone().tell(false, wrong), "{wrong:?}");
+        }
+        for right in [told(2.0, 12), told(8.0, 13)] {
+            assert!(state.clone().tell(false, right), "{right:?}");
+        }
     }
 
     /// What the judge says of tales that are right, late, out of order and false.
@@ -405,7 +487,7 @@ mod tests {
             rule: 0,
             object: ObjectId(0),
             raised,
-            value: Some(AlarmValue::Float(6.0)),
+            value: Some(AlarmValue::Float(if raised { 6.0 } else { 1.0 })),
             time: time(ms),
             at_ns: 0,
         };
@@ -440,6 +522,11 @@ mod tests {
             alarms.clone().tell(&told(true, 2), sensor).is_err(),
             "another time"
         );
+        let another_value = AlarmTransition {
+            value: Some(AlarmValue::Float(5.5)),
+            ..told(true, 1)
+        };
+        assert!(alarms.clone().tell(&another_value, sensor).is_err());
         assert!(alarms.tell(&told(true, 1), sensor.wrapping_add(1)).is_err());
     }
 

@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use base::sim::SimDevice;
-use db::{LogEntry, ScanReport, scan_log};
+use base::sim::{Random, SimDevice};
+use db::{DbOptions, LogEntry, ScanReport, scan_log};
 use flash::{OpenOptions, Store};
 
 use crate::clock::Probes;
@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::invariant::{Broken, Invariant};
 use crate::ledger::Ledger;
 use crate::logged::Logged;
+use crate::ranges::{self, LogReadings};
 use crate::sensors::Feed;
 
 /// What was found of a log, in its order.
@@ -147,6 +148,8 @@ pub(crate) struct Expected<'a> {
     pub(crate) is_harmed: bool,
     /// Readings to which the node gives the time.
     pub(crate) probes: Option<&'a Probes>,
+    /// Those of a node that starts on it.
+    pub(crate) options: DbOptions,
     /// What does not hold if something is lost.
     pub(crate) invariant: Invariant,
 }
@@ -167,11 +170,15 @@ pub(crate) struct Contents {
     pub(crate) first: Option<u64>,
     /// Acknowledged readings that are not there, and whose loss is counted.
     pub(crate) lost: Vec<u64>,
+    /// Range reads that were compared with the log.
+    pub(crate) range_reads: u64,
 }
 
 /// What reading a log from its beginning has found.
 struct ReadLog {
     found: Found,
+    /// All of them, for range reads.
+    readings: LogReadings,
     /// Number of its first reading.
     first: Option<u64>,
     /// The number after its last reading.
@@ -189,6 +196,7 @@ impl ReadLog {
         }
         Self {
             found,
+            readings: LogReadings::default(),
             first: None,
             end: 0,
             below: 0,
@@ -204,12 +212,16 @@ impl ReadLog {
         self.first.get_or_insert(entry.lsn);
         self.end = entry.lsn + 1;
         self.below += u64::from(entry.lsn < expected.durable_end);
+        let probe = entry
+            .key
+            .zip(expected.probes)
+            .and_then(|(key, probes)| probes.index_of(key).zip(Some(probes)));
+        self.readings.add(entry, probe.is_some());
         // A name that is not there is a loss, and the report counts it.
         let Some(key) = entry.key else {
             return Ok(());
         };
-        let probes = expected.probes;
-        match probes.and_then(|probes| probes.index_of(key).zip(Some(probes))) {
+        match probe {
             Some((probe, probes)) => probes.check_logged(probe, entry),
             None => {
                 let logged = Logged {
@@ -225,11 +237,15 @@ impl ReadLog {
 
 /// Checks what is left on a device: the store opens and is whole. Its log has every acknowledged reading and every
 /// reading numbered below `durable_end`. Only the oldest ones may be missing, as retention has counted them. Nothing
-/// else is there than what was taken.
+/// else is there than what was taken. Range reads, some of them drawn, return what the log has.
 ///
 /// # Errors
-/// `invariant` for what is lost; I2, I3 or I4.
-pub(crate) fn image(device: SimDevice, expected: &Expected<'_>) -> Result<Contents, Broken> {
+/// `invariant` for what is lost; I2, I3, I4 or I16.
+pub(crate) fn image(
+    device: SimDevice,
+    expected: &Expected<'_>,
+    random: &mut Random,
+) -> Result<Contents, Broken> {
     let mut store = match Store::open(Device::image(device), &OpenOptions::default()) {
         Ok(store) => store,
         Err(_) if expected.is_harmed => return Ok(Contents::default()),
@@ -238,17 +254,25 @@ pub(crate) fn image(device: SimDevice, expected: &Expected<'_>) -> Result<Conten
     let Some(log) = read_log(&mut store, expected)? else {
         return Ok(Contents::default());
     };
-    let lost = match expected.is_harmed {
-        true => check_harmed(&mut store, &log, expected)?,
-        false => {
-            check_whole(&mut store, &log, expected)?;
-            Vec::new()
-        }
+    let options = expected.options;
+    let (lost, range_reads) = if expected.is_harmed {
+        let is_counted = is_damage_counted(&mut store, &log, expected.invariant);
+        (
+            check_harmed(&log, expected, is_counted)?,
+            ranges::check_harmed(store, options, &log.readings, is_counted)?,
+        )
+    } else {
+        check_whole(&mut store, &log, expected)?;
+        (
+            Vec::new(),
+            ranges::check(store, options, &log.readings, random)?,
+        )
     };
     Ok(Contents {
         opens: true,
         first: log.first,
         lost,
+        range_reads,
     })
 }
 
@@ -274,20 +298,24 @@ fn read_log(store: &mut Store<Device>, expected: &Expected<'_>) -> Result<Option
     Ok(Some(log))
 }
 
+/// Whether any damage is found: in the log, its names, or the store.
+fn is_damage_counted(store: &mut Store<Device>, log: &ReadLog, invariant: Invariant) -> bool {
+    log.report.damage.any()
+        || log.report.readings_unnamed > 0
+        || check_store(store, invariant).is_err()
+}
+
 /// Checks the log of a device that has broken its contract. What is lost must be counted as damage, or be taken back
 /// with the end of the log. Returns the acknowledged readings that are lost.
 fn check_harmed(
-    store: &mut Store<Device>,
     log: &ReadLog,
     expected: &Expected<'_>,
+    is_counted: bool,
 ) -> Result<Vec<u64>, Broken> {
     let ledger = expected.ledger;
     let is_missing =
         |number: &u64| ledger.is_owed(*number, expected.gone_end) && !log.found.has(*number);
     let missing: Vec<u64> = (0..ledger.end()).filter(is_missing).collect();
-    let is_counted = log.report.damage.any()
-        || log.report.readings_unnamed > 0
-        || check_store(store, expected.invariant).is_err();
     // A lost write of a record takes back the last calls, and what they have appended: nothing can count that.
     let is_taken_back = log.end < expected.durable_end;
     if let Some(number) = missing.first()

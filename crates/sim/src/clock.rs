@@ -99,9 +99,10 @@ impl Probes {
 
     // ---- the wall clock ----
 
-    /// Lets the wall clock jump, or its trust change, or neither.
-    pub(crate) fn disturb(&mut self, clock: &SimClock) {
-        match self.random.below(JUMP_ONE_IN) {
+    /// Lets the wall clock jump, or its trust change, or neither. Returns whether it has jumped.
+    pub(crate) fn disturb(&mut self, clock: &SimClock) -> bool {
+        let drawn = self.random.below(JUMP_ONE_IN);
+        match drawn {
             0 => {
                 let ms = 1_000_i64 << self.random.below(JUMP_POWERS);
                 clock.jump_wall_ms(if self.random.coin() { ms } else { -ms });
@@ -112,6 +113,7 @@ impl Probes {
             1 => clock.set_wall_trusted(self.random.coin()),
             _ => {}
         }
+        drawn == 0
     }
 
     /// A boot begins; its clock may have lost its time.
@@ -421,7 +423,8 @@ mod tests {
         let (mut ahead, mut behind, mut trusted) = (0, 0, 0);
         for _ in 0..2_000 {
             let before = clock.wall_ms();
-            probes.disturb(&clock);
+            let has_jumped = probes.disturb(&clock);
+            assert_eq!(has_jumped, clock.wall_ms() != before);
             ahead += u64::from(clock.wall_ms() > before);
             behind += u64::from(clock.wall_ms() < before);
             trusted += u64::from(clock.wall_is_trusted());

@@ -27,6 +27,8 @@ pub(crate) enum Invariant {
     TrueAcknowledgement,
     /// I14.
     StartEnds,
+    /// I16.
+    RangeReads,
 }
 
 impl Invariant {
@@ -44,6 +46,7 @@ impl Invariant {
             Self::Forwarded => "I12",
             Self::TrueAcknowledgement => "I13",
             Self::StartEnds => "I14",
+            Self::RangeReads => "I16",
         }
     }
 
@@ -60,6 +63,7 @@ impl Invariant {
             Self::Forwarded => "an upstream gets each reading, and twice only for a reason",
             Self::TrueAcknowledgement => "what is acknowledged is on the device",
             Self::StartEnds => "a start ends, within its bounds",
+            Self::RangeReads => "a range read returns just what the log has",
         }
     }
 }

@@ -80,6 +80,13 @@ impl Ledger {
         entry & ACKNOWLEDGED != 0 && entry & DAMAGED == 0 && place.is_none_or(|at| *at >= begin)
     }
 
+    /// Whether the last place of a reading in the log is below `gone_end`: what is below is deleted. Without deletions
+    /// it never is.
+    pub(crate) fn is_deleted(&self, number: u64, gone_end: u64) -> bool {
+        let place = self.places.get(number as usize);
+        place.is_some_and(|at| *at < gone_end)
+    }
+
     /// Returns how often a reading was taken, at most 15.
     pub(crate) fn times_taken(&self, number: u64) -> u8 {
         self.get(number) & TAKEN
@@ -133,6 +140,8 @@ mod tests {
         assert!(ledger.is_owed(3, 0) && ledger.is_owed(3, 900));
         ledger.place(3, 7);
         assert_eq!([7, 8].map(|begin| ledger.is_owed(3, begin)), [true, false]);
+        assert_eq!([7, 8].map(|end| ledger.is_deleted(3, end)), [false, true]);
+        assert!(!ledger.is_deleted(2, 900) && !ledger.is_deleted(4, 900));
         assert_eq!([ledger.damage(3), ledger.damage(3)], [true, false]);
         assert!(!ledger.is_owed(3, 0));
         assert_eq!(

@@ -5,14 +5,15 @@
 //! **Must not know:** how a room does what it promises.
 //!
 //! **Invariants:** a run is a function of its seed; the judge uses its own record, the answers that senders get, and
-//! what can be read. Of the figures of the accused it uses two. The figures of a start bound what the start reads. What
-//! is missing must be among the readings that are counted as lost: deleted, damaged, or gone before an upstream got it.
+//! what can be read. Figures of the accused excuse what is missing, and bound what a start reads. `DESIGN.md` lists
+//! them.
 //!
 //! **Files:** `run.rs` one seed, with its commits, forwarding, upkeep, looks, harm and ends in `run/`, `draw.rs` what
 //! it decides, `fault.rs` what else goes wrong, `event.rs` what happens next, `node.rs` the node, `device.rs` its
 //! device, `sensors.rs` what is offered to it, `ledger.rs` what was offered and acknowledged, `logged.rs` a
 //! reading as the log has it, `upstream.rs` the receivers of readings, `clock.rs` times and ages, `alarm.rs` a model of
-//! alarms, `invariant.rs` the invariants, `check.rs` their checks of a log, `report.rs` what a run tells.
+//! alarms, `invariant.rs` the invariants, `check.rs` their checks of a log, `ranges.rs` those of range reads,
+//! `report.rs` what a run tells.
 
 mod alarm;
 mod check;
@@ -25,6 +26,7 @@ mod invariant;
 mod ledger;
 mod logged;
 mod node;
+mod ranges;
 mod report;
 mod run;
 mod sensors;
@@ -146,35 +148,12 @@ fn all(sensors: &Sensors, arguments: &Arguments) -> ExitCode {
             }
         }
     }
-    let Figures {
-        readings,
-        acknowledged,
-        again,
-        refused,
-        forwarded,
-        forwarded_again,
-        cuts,
-        kills,
-        stops,
-        images,
-        restarts,
-        given_up,
-        faults,
-        stalls,
-        lost,
-        deleted,
-        ..
-    } = sum;
-    println!("every invariant held, in {count} seeds");
-    println!(
-        "readings: {readings} offered, {acknowledged} acknowledged, {refused} refused, {again} came again"
-    );
-    println!("upstreams: {forwarded} readings received, {forwarded_again} of them once more");
-    println!("lives: {cuts} power cuts, {kills} kills, {stops} stops; {images} images read");
-    println!(
-        "faults: {faults} of requests, {stalls} stalls, {restarts} restarts, {given_up} stores given up"
-    );
-    println!("counted: {lost} readings damaged, {deleted} deleted");
+    let seeds = match count {
+        1 => "seed",
+        _ => "seeds",
+    };
+    println!("every invariant held, in {count} {seeds}");
+    print!("{sum}");
     let hours = sum.virtual_ns as f64 / 3.6e12;
     let rate = hours / (begin.elapsed().as_secs_f64() / 60.0);
     println!("virtual time: {hours:.2} hours, {rate:.1} hours a minute");

@@ -39,8 +39,18 @@ pub(crate) struct Figures {
     pub(crate) lost: u64,
     /// Readings that retention, or a full store, has deleted, and that are counted.
     pub(crate) deleted: u64,
+    /// Jumps of the wall clock.
+    pub(crate) jumps: u64,
+    /// Probes that the node has taken.
+    pub(crate) probes: u64,
+    /// Values that were compared with the judge's record, each with its age.
+    pub(crate) values: u64,
+    /// Changes of alarms that the node has told.
+    pub(crate) alarms: u64,
     /// Devices as a cut, a kill, a stop or a moment in between left them, each read from its beginning.
     pub(crate) images: u64,
+    /// Range reads on these devices.
+    pub(crate) range_reads: u64,
     pub(crate) virtual_ns: u64,
     /// Hash of every step, and of the device at each end of a life.
     pub(crate) hash: u64,
@@ -64,9 +74,65 @@ impl Figures {
         self.stalls += other.stalls;
         self.lost += other.lost;
         self.deleted += other.deleted;
+        self.jumps += other.jumps;
+        self.probes += other.probes;
+        self.values += other.values;
+        self.alarms += other.alarms;
         self.images += other.images;
+        self.range_reads += other.range_reads;
         self.virtual_ns += other.virtual_ns;
         self.hash ^= other.hash;
+    }
+}
+
+/// All but the virtual time, a line for each part.
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            readings,
+            acknowledged,
+            again,
+            refused,
+            forwarded,
+            forwarded_again,
+            cuts,
+            kills,
+            stops,
+            restarts,
+            given_up,
+            faults,
+            stalls,
+            lost,
+            deleted,
+            jumps,
+            probes,
+            values,
+            alarms,
+            images,
+            range_reads,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "readings: {readings} offered, {acknowledged} acknowledged, {refused} refused, {again} came again"
+        )?;
+        writeln!(
+            f,
+            "upstreams: {forwarded} readings received, {forwarded_again} of them once more"
+        )?;
+        writeln!(
+            f,
+            "lives: {cuts} power cuts, {kills} kills, {stops} stops; {images} images read, {range_reads} range reads"
+        )?;
+        writeln!(
+            f,
+            "faults: {faults} of requests, {stalls} stalls, {restarts} restarts, {given_up} stores given up"
+        )?;
+        writeln!(
+            f,
+            "clock: {jumps} jumps, {probes} probes taken, {values} values compared, {alarms} alarms told"
+        )?;
+        writeln!(f, "counted: {lost} readings damaged, {deleted} deleted")
     }
 }
 

@@ -19,6 +19,7 @@ use crate::invariant::{Broken, Invariant};
 use crate::ledger::Ledger;
 use crate::logged::Logged;
 use crate::node::Node;
+use crate::ranges::RANGES_SEED;
 use crate::report::{Failure, Figures, Step, Trail};
 use crate::sensors::{BEGIN_MS, Feed, Sensors};
 use crate::upstream::{Link, Upstream};
@@ -29,9 +30,11 @@ mod forwarding;
 mod harm;
 mod looking;
 mod upkeep;
+mod waiting;
 
 use harm::Harm;
 use upkeep::{FULL_RETRY_NS, Gone};
+use waiting::Waiting;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MS_NS: u64 = 1_000_000;
@@ -80,6 +83,8 @@ struct Run<'s> {
     setup: Setup,
     draw: Draw,
     random: Random,
+    /// Draws range reads, and nothing else.
+    ranges: Random,
     clock: SimClock,
     /// Virtual time since the run began.
     now_ns: u64,
@@ -133,12 +138,8 @@ struct Life {
     /// The commit side is busy until then.
     free_ns: u64,
     commit_at_ns: Option<u64>,
-    /// Readings taken since the last commit.
-    waiting: u64,
-    /// When the first of them was taken.
-    waiting_since_ns: Option<u64>,
-    /// Since when a source wants them on flash at once.
-    hurried_ns: Option<u64>,
+    /// Readings that are taken and not durable.
+    waiting: Waiting,
     checkpoint_unfinished: bool,
     /// Since when the store is full.
     full_since_ns: Option<u64>,
@@ -207,6 +208,7 @@ impl<'s> Run<'s> {
             upstreams,
             draw,
             random,
+            ranges: Random::new(seed ^ RANGES_SEED),
             clock,
             now_ns: 0,
             ledger: Ledger::default(),
@@ -349,9 +351,7 @@ impl<'s> Run<'s> {
             stops: false,
             free_ns: self.now_ns,
             commit_at_ns: None,
-            waiting: 0,
-            waiting_since_ns: None,
-            hurried_ns: None,
+            waiting: Waiting::default(),
             checkpoint_unfinished: false,
             full_since_ns: None,
             upkeep_steps: 0,
@@ -523,7 +523,7 @@ impl<'s> Run<'s> {
 
     /// A source offers all that is due and fits its window.
     fn offer(&mut self, life: &mut Life, source: usize) -> Result<(), Broken> {
-        let waiting = life.waiting;
+        let waiting = life.waiting.count();
         while let Some(number) = self.next_due(life, source) {
             let outcome = self.offer_line(life, source, number);
             if self.hear_outcome(life, source, number, outcome)?.is_break() {
@@ -535,7 +535,7 @@ impl<'s> Run<'s> {
             }
             self.plan_commit(life);
         }
-        if self.draw.sources[source].hurries && life.waiting > waiting {
+        if self.draw.sources[source].hurries && life.waiting.count() > waiting {
             self.hurry_commit(life);
         }
         let next = self.sources[source].next;
@@ -618,8 +618,7 @@ impl<'s> Run<'s> {
             self.ledger.place(number, lsn_end - 1);
         }
         self.note_offer(number, true);
-        life.waiting += 1;
-        life.waiting_since_ns.get_or_insert(self.now_ns);
+        life.waiting.take(lsn_end, self.now_ns);
     }
 
     /// The sources hear how far the log is durable.
@@ -748,8 +747,11 @@ impl<'s> Run<'s> {
             gone_end: self.gone.end(),
             is_harmed,
             probes: self.probes.as_ref(),
+            options: self.draw.options,
             invariant,
         };
-        check::image(device, &expected)
+        let contents = check::image(device, &expected, &mut self.ranges)?;
+        self.figures.range_reads += contents.range_reads;
+        Ok(contents)
     }
 }

@@ -575,28 +575,43 @@ impl Upstream {
         Ok(())
     }
 
-    /// Checks that everything acknowledged, and everything else that the log has, has arrived. What was deleted or
-    /// hidden before it was sent is counted.
+    /// Checks that everything acknowledged, and everything else that the log has, has arrived. Only readings that are
+    /// deleted by the judge's own record may be missing: their numbers in the log are below `gone_end`. The node must
+    /// count them.
     ///
     /// # Errors
     /// I12.
-    pub(crate) fn complete(&self, ledger: &Ledger, logged: &Found) -> Result<(), Broken> {
+    pub(crate) fn complete(
+        &self,
+        ledger: &Ledger,
+        logged: &Found,
+        gone_end: u64,
+    ) -> Result<(), Broken> {
+        let gone = self.gone;
+        if gone_end == 0 && gone > 0 {
+            let found = format!("{gone} readings are counted as gone, and none is deleted");
+            return Err(broken(self.index, found));
+        }
         let is_missing = |number: &u64| {
             let is_wanted = ledger.is_acknowledged(*number) || logged.has(*number);
             is_wanted && count_of(&self.arrived, *number) == 0 && !self.refused.contains(number)
         };
-        let mut missing = (0..ledger.end()).filter(is_missing);
-        let Some(first) = missing.next() else {
-            return Ok(());
-        };
-        let count = 1 + missing.count() as u64;
-        if count <= self.gone {
-            return Ok(());
+        let missing: Vec<u64> = (0..ledger.end()).filter(is_missing).collect();
+        let mut kept = missing.iter();
+        if let Some(kept) = kept.find(|number| !ledger.is_deleted(**number, gone_end)) {
+            let found = format!("reading {kept} never came, and it is not deleted");
+            return Err(broken(self.index, found));
         }
-        let gone = self.gone;
-        let found =
-            format!("reading {first} never came; {count} did not, and {gone} are counted as gone");
-        Err(broken(self.index, found))
+        let count = missing.len() as u64;
+        if let Some(first) = missing.first()
+            && count > gone
+        {
+            let found = format!(
+                "reading {first} never came; {count} did not, and {gone} are counted as gone"
+            );
+            return Err(broken(self.index, found));
+        }
+        Ok(())
     }
 }
 
@@ -656,12 +671,23 @@ mod tests {
             "two doubts, and the third time again"
         );
         let logged = Found::new(&feed);
-        let lost = upstream.complete(&ledger, &logged).expect_err("11 is lost");
-        assert!(lost.to_string().starts_with("I12 (") && lost.found.contains("reading 11 "));
+        let complete = |upstream: &Upstream, ledger: &Ledger, gone_end| {
+            let completed = upstream.complete(ledger, &logged, gone_end);
+            completed.map_err(|broken| broken.to_string())
+        };
+        let lost = complete(&upstream, &ledger, 0).expect_err("11 is lost");
+        assert!(lost.starts_with("I12 (") && lost.contains("reading 11 "));
+        ledger.place(11, 7);
+        let lost = complete(&upstream, &ledger, 8).expect_err("11 is deleted and not counted");
+        assert!(lost.contains("reading 11 "), "{lost}");
         upstream.gone = 1;
-        assert_eq!(upstream.complete(&ledger, &logged), Ok(()));
+        assert_eq!(complete(&upstream, &ledger, 8), Ok(()));
+        let skipped = complete(&upstream, &ledger, 7).expect_err("the log has 11");
+        assert!(skipped.contains("it is not deleted"), "{skipped}");
+        let counted = complete(&upstream, &ledger, 0).expect_err("nothing is deleted");
+        assert!(counted.contains("none is deleted"), "{counted}");
         upstream.gone = 0;
         upstream.refused.insert(11);
-        assert_eq!(upstream.complete(&ledger, &logged), Ok(()));
+        assert_eq!(complete(&upstream, &ledger, 7), Ok(()));
     }
 }

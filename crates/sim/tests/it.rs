@@ -45,6 +45,7 @@ fn forty_seeds_hold() {
         "kills",
         "stops",
         "images read",
+        "range reads",
         "readings received",
         "of them once more",
     ];
@@ -57,6 +58,7 @@ fn forty_seeds_hold() {
         kills,
         stops,
         images,
+        range_reads,
         forwarded,
         forwarded_again,
     ] = words.map(|words| number_before(&text, words));
@@ -65,6 +67,7 @@ fn forty_seeds_hold() {
     assert!(acknowledged > offered / 3, "{text}");
     assert!(cuts > 20 && kills > 5 && stops >= 40, "{text}");
     assert!(images > 150 && again > 0 && refused > 0, "{text}");
+    assert!(range_reads > 2 * images, "{text}");
     assert!(forwarded > offered / 3 && forwarded_again > 0, "{text}");
 }
 
@@ -88,11 +91,20 @@ fn holds(profile: &str, readings: &str, seeds: &str) -> String {
     text
 }
 
+/// With the seeds of the other tests, more than 200. In a test of their own: a test has a limit of 120 s.
+#[test]
+fn thirty_more_seeds_hold() {
+    let text = holds("cuts", "2000", "41..71");
+    assert!(text.contains("in 30 seeds\n"), "{text}");
+    assert!(number_before(&text, "power cuts") > 15, "{text}");
+}
+
 #[test]
 fn a_device_that_breaks_its_contract_costs_only_what_is_counted() {
     let text = holds("damage", "2000", "1..31");
     assert!(number_before(&text, "of requests") > 20, "{text}");
     assert!(number_before(&text, "readings damaged") > 0, "{text}");
+    assert!(number_before(&text, "range reads") > 30, "{text}");
 }
 
 #[test]
@@ -125,7 +137,12 @@ fn a_device_that_stalls_for_seconds_costs_time_alone() {
 
 #[test]
 fn a_clock_that_jumps_makes_no_value_fresh_and_hides_no_alarm() {
-    holds("clock", "2000", "1..31");
+    let text = holds("clock", "2000", "1..31");
+    // What is drawn must happen, or the models of values and alarms compare nothing.
+    assert!(number_before(&text, "jumps") > 10, "{text}");
+    assert!(number_before(&text, "probes taken") > 60, "{text}");
+    assert!(number_before(&text, "values compared") > 500, "{text}");
+    assert!(number_before(&text, "alarms told") > 50, "{text}");
 }
 
 #[test]
@@ -201,6 +218,11 @@ fn age_by_wall_turns_a_run_red() {
 }
 
 #[test]
+fn alarm_without_hysteresis_turns_a_run_red() {
+    is_found("alarm-without-hysteresis");
+}
+
+#[test]
 fn alarm_forgets_when_full_turns_a_run_red() {
     is_found("alarm-forgets-when-full");
 }
@@ -226,6 +248,7 @@ fn a_seed_that_holds_ends_with_0_and_a_wrong_command_with_2() {
     let text = text_of(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("hours a minute"), "{text}");
+    assert!(text.contains("in 1 seed\n"), "{text}");
     for wrong in [
         &["--seeds", "5..5"][..],
         &["--until", "no-such-bug"],

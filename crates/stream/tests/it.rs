@@ -5,6 +5,7 @@ mod cache_golden;
 mod common;
 mod device;
 mod device_groups;
+mod device_plan;
 mod device_start;
 mod device_support;
 mod end_to_end;

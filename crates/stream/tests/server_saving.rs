@@ -5,7 +5,8 @@ use crate::server_support::{Device, Running, needed, publish, published, setting
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use stream::wire::Refusal;
+use stream::BlockAt;
+use stream::wire::{Answer, HeldBlocks, Refusal, Request};
 
 #[test]
 fn learned_actions_outlive_the_server_and_the_version() {
@@ -34,6 +35,54 @@ fn learned_actions_outlive_the_server_and_the_version() {
     assert_eq!(older.version, 1);
     let none = Device::greet(running.address, &store, 3, Some(7));
     assert_eq!(none.err(), Some(Refusal::NoSuchVersion));
+}
+
+/// Asks for what the tests' task needs. Returns for each message of the answer whether another one follows, and all
+/// blocks.
+fn asked(device: &mut Device) -> (Vec<bool>, Vec<BlockAt>) {
+    let (id, task) = (7, device.file("bin/task"));
+    device.send(&Request::AskPlan { id, task });
+    let (mut messages, mut all) = (Vec::new(), Vec::new());
+    while messages.last() != Some(&false) {
+        match device.checked() {
+            Answer::Plan {
+                id: 7,
+                has_more,
+                blocks,
+            } => {
+                messages.push(has_more);
+                all.extend(blocks);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    (messages, all)
+}
+
+/// A device that runs the task gets what the failed start has read, and any other device learns that it is a part.
+#[test]
+fn a_start_that_lost_its_connection_is_told_as_a_part_until_a_whole_one() {
+    let scratch = published("server-part");
+    let running = Running::start(settings(&scratch));
+    let mut device = Device::new(&running, &scratch, 1);
+    let needed = needed(&device);
+    device.begin(1, "bin/task", HeldBlocks::default());
+    device.begun(1);
+    device.trace(1, &needed[..12]);
+    device.ping();
+    drop(device);
+    let mut device = Device::new(&running, &scratch, 2);
+    let in_part = (vec![true, false], Vec::new());
+    until("the end of the connection is noticed", || {
+        asked(&mut device) == in_part
+    });
+    drop(device);
+    running.end();
+    let running = Running::start(settings(&scratch));
+    let mut device = Device::new(&running, &scratch, 3);
+    assert_eq!(asked(&mut device), in_part);
+    assert_eq!(device.run(1, "bin/task", &needed), needed[..12]);
+    assert_eq!(asked(&mut device), (vec![false], needed));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! TLS for the sockets of the node: certificates and keys by file, and limits of handshakes.
 //!
 //! **Holds:** the client's side for brokers and upstreams ([`Client`]), the server's side for the HTTP listener
-//! ([`Server`]), and the reasons of failures in words ([`Error`], [`reason()`]).
+//! ([`Server`]), the phases of an attempt to connect ([`Progress`]), and the reasons of failures in words ([`Error`],
+//! [`reason()`]).
 //!
 //! **Must not know:** what is said over a connection, the configuration file, the node's log.
 //!
@@ -14,13 +15,15 @@
 //! Sessions are never resumed: a resumed session would skip the check of a certificate.
 //!
 //! **Files:** `client.rs`, `server.rs`, `files.rs` certificates and keys, `places.rs` how many handshakes run at once,
-//! `reason.rs` failures in words, `wall.rs` the time by which certificates are judged, `error.rs`.
+//! `progress.rs` the phases of an attempt to connect, `reason.rs` failures in words,
+//! `wall.rs` the time by which certificates are judged, `error.rs`.
 
 mod acceptance;
 mod client;
 mod error;
 mod files;
 mod places;
+mod progress;
 mod reason;
 mod server;
 mod wall;
@@ -28,6 +31,7 @@ mod wall;
 pub use client::{Client, ClientOptions, ClientStream, is_server_name};
 pub use error::Error;
 pub use files::{Identity, SYSTEM_AUTHORITIES};
+pub use progress::{Phase, Progress, with_hint};
 pub use reason::reason;
 pub use server::{
     HANDSHAKE_TIME_MAX, HANDSHAKES_MAX, Refusal, Server, ServerOptions, ServerStream, has_unread,

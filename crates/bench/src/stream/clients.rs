@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use stream::device::{Device, Publisher, Settings};
+use stream::device::{Device, Publisher, Settings, TaskPlan};
 use stream::{BlockAt, FileId};
 
 use super::bed::{Bed, KEEL, Prepared, Way};
@@ -126,7 +126,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
                 index,
             })
             .collect(),
-        None => first.plan(task).map_err(|error| error.to_string())?,
+        None => {
+            let plan = first.plan(task).and_then(TaskPlan::known);
+            plan.map_err(|error| error.to_string())?
+        }
     };
     if options.plan {
         let places: Vec<Place> = blocks.iter().map(|at| (at.file.0, at.index)).collect();

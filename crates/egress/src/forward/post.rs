@@ -5,7 +5,7 @@
 use super::context::{Context, Leave, POLL_MS_MAX, PUBLISH_MS};
 use super::forwarder::Forwarder;
 use super::options::{Target, UpstreamOptions};
-use super::wire::{self, Progress, Wire};
+use super::wire::{self, Wire};
 use crate::Secret;
 use base::block::BlockDevice;
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
+use tls::Progress;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
@@ -275,7 +276,7 @@ impl Connection {
             let verdict = match answer {
                 Err(_) => return Leave::Lost(format!("no answer within {limit:?}")),
                 Ok(Ok(Ok(verdict))) => verdict,
-                Ok(Ok(Err(why))) => return Leave::Lost(wire::with_hint(why, self.hint)),
+                Ok(Ok(Err(why))) => return Leave::Lost(tls::with_hint(why, self.hint)),
                 Ok(Err(failed)) => return Leave::Lost(failed.to_string()),
             };
             self.hint = None;

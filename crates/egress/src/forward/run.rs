@@ -4,10 +4,10 @@ use super::backoff::Backoff;
 use super::context::{Context, LOOK_MS, Leave};
 use super::forwarder::Forwarder;
 use super::options::Target;
-use super::wire::Progress;
 use super::{mqtt, post};
 use base::block::BlockDevice;
 use std::time::Duration;
+use tls::Progress;
 use tokio::time::{sleep, timeout};
 
 /// Forwards until the node stops.

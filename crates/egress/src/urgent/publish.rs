@@ -6,13 +6,14 @@ use super::outbox::{Outbox, Source};
 use crate::forward::backoff::Backoff;
 use crate::forward::mqtt::packet::{self, Packet};
 use crate::forward::mqtt::{Connection, Session, connect_to, hint};
-use crate::forward::wire::{self, Event, Progress};
+use crate::forward::wire::{self, Event};
 use crate::secret;
 use base::clock::Clock;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Progress;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 

@@ -5,10 +5,10 @@ use super::link::{Link, Secure};
 use super::options::MqttOptions;
 use super::packet::{Kind, Malformed, Reader, Step};
 use super::resolve::Resolver;
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tls::{Phase, Progress, with_hint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,61 +25,18 @@ pub(super) struct Connection {
     pub keep_alive_seconds: Option<u16>,
 }
 
-/// What helps if the broker speaks TLS and the node does not.
-const IF_TLS: &str = "if it speaks TLS: tls = true";
 /// The kind of TLS's alerts, and the first byte of its versions. No packet of a broker begins like that.
 const TLS_ALERT: [u8; 2] = [0x15, 3];
 
-/// How far an attempt to connect has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    /// The name is not resolved yet.
-    #[default]
-    Resolving,
-    /// No address has answered.
-    Reaching,
-    /// The TLS handshake is under way.
-    ShakingHands,
-    /// CONNECT is not answered yet.
-    Greeting,
+/// Returns what helps if a broker without TLS speaks it.
+fn hint(options: &MqttOptions) -> Option<&'static str> {
+    options.tls.is_none().then_some("tls = true")
 }
 
-/// The phase of an attempt, which outlives it: an attempt that takes too long is dropped.
-#[derive(Debug, Default)]
-pub(super) struct Progress(Cell<Phase>);
-
-impl Progress {
-    /// Returns why the attempt has failed if it has ended after its time.
-    pub(super) fn late(&self, options: &MqttOptions) -> String {
-        let address = &options.address;
-        let seconds = Duration::from_millis(options.connect_ms_max).as_secs_f64();
-        match self.0.get() {
-            Phase::Resolving => format!(
-                "{address}: the name has no address within {seconds} s; check the machine's name servers, or give an \
-                 address as a number"
-            ),
-            Phase::Reaching => format!(
-                "{address}: no connection within {seconds} s; check that the host is up, and that no firewall drops \
-                 this port"
-            ),
-            Phase::ShakingHands => format!(
-                "{address}: connects, but does not finish the TLS handshake within {seconds} s; give the port that \
-                 speaks TLS, most often 8883"
-            ),
-            Phase::Greeting => with_hint(
-                options,
-                format!("{address}: connects, but does not answer CONNECT within {seconds} s"),
-            ),
-        }
-    }
-}
-
-/// Adds to the failure of a plain connection what helps if the broker speaks TLS.
-fn with_hint(options: &MqttOptions, why: String) -> String {
-    match &options.tls {
-        None => format!("{why}; {IF_TLS}"),
-        Some(_) => why,
-    }
+/// Returns why an attempt has failed that takes longer than the options allow.
+pub(super) fn late(progress: &Progress, options: &MqttOptions) -> String {
+    let limit = Duration::from_millis(options.connect_ms_max);
+    progress.late(&options.address, limit, hint(options))
 }
 
 pub(super) enum Refusal {
@@ -123,7 +80,7 @@ pub(super) async fn connect(
         .resolve(&options.address)
         .await
         .map_err(|error| failed("cannot look up the address", &error))?;
-    progress.0.set(Phase::Reaching);
+    progress.set(Phase::Connecting);
     let mut stream = connect_to(&addresses, options.connect_ms_max)
         .await
         .map_err(|error| failed("cannot connect", &error))?;
@@ -135,17 +92,17 @@ pub(super) async fn connect(
     base::socket::keep_alive(&stream);
     let (link, reader, welcome) = match &options.tls {
         None => {
-            progress.0.set(Phase::Greeting);
+            progress.set(Phase::Greeting);
             let (reader, welcome) = greet(&mut stream, options).await?;
             (Link::Watched(stream), reader, welcome)
         }
         Some(client) => {
-            progress.0.set(Phase::ShakingHands);
+            progress.set(Phase::Handshake);
             let mut secure = client
                 .connect(stream, &options.address)
                 .await
                 .map_err(|error| Refusal::Failed(error.to_string()))?;
-            progress.0.set(Phase::Greeting);
+            progress.set(Phase::Greeting);
             let (reader, welcome) = greet(&mut secure, options).await?;
             (Link::Secure(Secure::new(Box::new(secure))), reader, welcome)
         }
@@ -168,8 +125,8 @@ fn refused(options: &MqttOptions, what: &str, error: &io::Error) -> Refusal {
 fn unanswered(options: &MqttOptions, why: &str) -> Refusal {
     let address = &options.address;
     Refusal::Failed(with_hint(
-        options,
         format!("{address}: no answer to CONNECT: {why}"),
+        hint(options),
     ))
 }
 
@@ -265,8 +222,10 @@ mod tests {
         let attempt = connect(&options, &mut resolver, &progress);
         assert!(timeout(Duration::from_millis(500), attempt).await.is_err());
         assert_eq!(
-            progress.late(&options),
-            format!("{address}: connects, but does not answer CONNECT within 10 s; {IF_TLS}")
+            late(&progress, &options),
+            format!(
+                "{address}: connects, but does not answer within 10 s; if it speaks TLS: tls = true"
+            )
         );
     }
 
@@ -276,11 +235,11 @@ mod tests {
         let options = MqttOptions::new("broker.example:1883", "t");
         let mut resolver = Resolver::new(move |_| Ok(vec![silent]));
         let progress = Progress::default();
-        let told = progress.late(&options);
+        let told = late(&progress, &options);
         assert!(told.contains("check the machine's name servers"), "{told}");
         let attempt = connect(&options, &mut resolver, &progress);
         assert!(timeout(Duration::from_secs(2), attempt).await.is_err());
-        let told = progress.late(&options);
+        let told = late(&progress, &options);
         assert!(
             told.contains("no connection within 10 s; check that the host is up"),
             "{told}"
@@ -302,7 +261,9 @@ mod tests {
         let progress = Progress::default();
         let attempt = timeout(PATIENCE, connect(&options, &mut resolver, &progress));
         match attempt.await.expect("no end of it") {
-            Err(Refusal::Failed(why)) => assert!(why.contains(IF_TLS), "{why}"),
+            Err(Refusal::Failed(why)) => {
+                assert!(why.contains("if it speaks TLS: tls = true"), "{why}")
+            }
             Err(Refusal::Malformed(malformed)) => panic!("{}", malformed.0),
             Ok(_) => panic!("it was accepted"),
         }

@@ -1,7 +1,7 @@
 //! Connections to a broker, one after the other, as long as the node runs the session.
 
 use super::Consumer;
-use super::connect::{Connection, Progress, Refusal, connect};
+use super::connect::{Connection, Refusal, connect, late};
 use super::control::{Control, Wish};
 use super::copies::Copies;
 use super::filters::Filters;
@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tls::Progress;
 
 /// Why a session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +115,7 @@ impl<C: Consumer> Life<'_, C> {
             Ok(Ok(connection)) => self.session(connection).await,
             Ok(Err(Refusal::Failed(text))) => self.again(&text),
             Ok(Err(Refusal::Malformed(malformed))) => self.malformed(malformed),
-            Err(_) => self.again(&progress.late(&options)),
+            Err(_) => self.again(&late(&progress, &options)),
         }
     }
 

@@ -25,7 +25,8 @@ const MODES: [(Mode, &str); 2] = [(Mode::Task, "task"), (Mode::Paper, "paper")];
     keel stream actions plant.store bin/plant --tenant hall --json\n  \
     keel stream actions plant.store bin/plant --forget\n\n\
     TASK is the path in the tree of the program that was run. BLOCKS is the number of blocks of 4 KiB that are sent\n\
-    ahead at its start, SOME that of further ones that only some of its last runs have read.")]
+    ahead at its start, SOME that of further ones that only some of its last runs have read. Behind a task that is\n\
+    known from failed runs alone is the remark `in part`.")]
 pub(crate) struct ActionsArgs {
     /// Store
     store: PathBuf,
@@ -128,6 +129,7 @@ fn list(
                     "task_hex": hex(&one.path),
                     "kind": kind(one.action.kind),
                     "runs": one.action.runs,
+                    "is_whole": one.action.is_whole,
                     "segments": one.action.segments.len(),
                     "blocks": blocks(&one.action),
                     "blocks_of_some_runs": one.action.others,
@@ -146,7 +148,7 @@ fn list(
     ))?;
     for one in listed {
         out.line(format_args!(
-            "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6} {:>6}  {}",
+            "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6} {:>6}  {}{}",
             one.tenant,
             one.mode,
             kind(one.action.kind),
@@ -155,7 +157,8 @@ fn list(
             blocks(&one.action),
             one.action.others,
             files(&one.action),
-            shown(&one.path)
+            shown(&one.path),
+            remark(&one.action)
         ))?;
     }
     Ok(())
@@ -216,6 +219,14 @@ fn kind(kind: ActionKind) -> &'static str {
         ActionKind::Startup => "startup",
         ActionKind::Workload => "workload",
         ActionKind::Exit => "exit",
+    }
+}
+
+/// Returns what stands behind the task of an action that no whole run has taught.
+fn remark(action: &ActionInfo) -> &'static str {
+    match action.is_whole {
+        true => "",
+        false => " (in part: no whole run yet)",
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) fn start(device: Device, what: CompleteMode) -> Result<(), CliError> 
 }
 
 fn complete(device: &Device, task: FileId, what: CompleteMode) -> Result<(), DeviceError> {
-    let plan = device.plan(task)?;
+    let plan = device.plan(task)?.known()?;
     let blocks = match what {
         CompleteMode::None => return Ok(()),
         CompleteMode::Near => near(&plan, &|file| device.manifest().blocks(file)),

@@ -12,7 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use stream::block::block_bytes;
 use stream::device::cache::{cache_bytes_for_blocks, cache_bytes_for_lists};
-use stream::device::{Cache, CacheError, Device, DeviceError};
+use stream::device::{
+    Cache, CacheError, Device, DeviceError, PLAN_BLOCKS_MAX, PlanAnswer, PlanOrigin, TaskPlan,
+};
 use stream::manifest::{Kind, Manifest, PublicKey, ROOT};
 use stream::{BLOCK_BYTES, BlockAt, FileId};
 
@@ -28,7 +30,8 @@ const LINKS_MAX: u32 = 40;
     keel stream pin plant.example:7007 bin/plant --identity device --cache /var/cache/plant\n  \
     keel stream pin plant.example:7007 --all --identity device --cache /var/cache/plant --cache-size 2G\n\n\
     The command fetches the program and what was learned about the task; of a task that has never run it fetches the\n\
-    program alone. A cache has one user at a time: unmount first. Exit status 1: not all of it is in the cache.")]
+    program alone. A cache has one user at a time: unmount first. Exit status 1: not all of it is in the cache, or it\n\
+    is not known what else the program needs.")]
 pub(crate) struct PinArgs {
     /// Server
     server: String,
@@ -65,7 +68,7 @@ pub(super) fn run(arguments: &PinArgs) -> Result<u8, CliError> {
     device.stop();
     let pinned = pinned.inspect_err(|_| link::tell_trust(server, &arguments.link, &device))?;
     let is_all_there = pinned.error.is_none() && pinned.there == pinned.wanted;
-    let is_complete = is_all_there && pinned.learned != Learned::Unknown;
+    let is_complete = is_all_there && pinned.learned.is_none_or(Learned::is_enough);
     tell(arguments, &pinned, is_complete)?;
     if pinned.first_seen.is_none() {
         link::tell_trust(server, &arguments.link, &device);
@@ -157,17 +160,75 @@ fn full_disk(place: &Path) -> (&'static str, &'static str) {
     }
 }
 
-/// Where the list of a task's blocks comes from.
+/// What is known of a task beside its program's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Learned {
-    /// The server has learned nothing: the program's file alone.
-    Nothing,
-    /// No server answers, and the cache notes nothing: the program's file, and it is unknown what else is needed.
-    Unknown,
-    /// What the server has learned.
-    ByServer,
-    /// What the starts on this device needed and what earlier pins fetched, as the cache notes it.
-    ByDevice,
+struct Learned {
+    answer: PlanAnswer,
+    origin: PlanOrigin,
+    /// Further blocks are left out.
+    is_cut: bool,
+}
+
+impl Learned {
+    fn of(plan: &TaskPlan) -> Self {
+        Self {
+            answer: plan.answer,
+            origin: plan.origin(),
+            is_cut: plan.is_cut,
+        }
+    }
+
+    /// Returns whether the list is all that may be expected. That of a task that has never run has the program alone.
+    fn is_enough(self) -> bool {
+        let is_known = match self.answer {
+            PlanAnswer::Blocks | PlanAnswer::Nothing => true,
+            PlanAnswer::Missing => self.origin == PlanOrigin::Note,
+            // A note here may be of the same failed start.
+            PlanAnswer::Part => false,
+        };
+        is_known && !self.is_cut
+    }
+
+    /// Returns where the list comes from, as a name for programs.
+    fn source(self) -> Option<&'static str> {
+        match self.origin {
+            PlanOrigin::Server => Some("server"),
+            PlanOrigin::Note => Some("device"),
+            PlanOrigin::Nothing => None,
+        }
+    }
+
+    /// Returns what is fetched of a task, and why not more.
+    fn text(self, task: &str) -> String {
+        let noted = "what this device has noted that it needs";
+        let in_part = "the server has learned no whole start of it yet, as each one has failed or was cut off";
+        let mut text = match (self.origin, self.answer) {
+            (PlanOrigin::Server, _) => {
+                format!("{task}, and what the server has learned that it needs")
+            }
+            (PlanOrigin::Note, PlanAnswer::Part) => format!("{task}, and {noted}: {in_part}"),
+            (PlanOrigin::Note, PlanAnswer::Missing) => {
+                format!("{task}, and {noted}, as no server answers")
+            }
+            (PlanOrigin::Note, _) => {
+                format!("{task}, and {noted}, as the server has learned nothing of it")
+            }
+            (PlanOrigin::Nothing, PlanAnswer::Part) => format!("{task} alone: {in_part}"),
+            (PlanOrigin::Nothing, PlanAnswer::Missing) => {
+                format!("{task} alone: no server answers, and what else it needs is not known here")
+            }
+            (PlanOrigin::Nothing, _) => {
+                format!("{task} alone, as nothing was learned of what else it needs")
+            }
+        };
+        if self.is_cut {
+            text.push_str(&format!(
+                "; a list has at most {PLAN_BLOCKS_MAX} blocks, and what else it needs is left out: `keel stream pin \
+                 --all` fetches it"
+            ));
+        }
+        text
+    }
 }
 
 /// The result of a run.
@@ -183,7 +244,8 @@ struct Pinned {
     there_bytes: u64,
     /// The number of blocks that were fetched.
     fetched: u64,
-    learned: Learned,
+    /// `None`: the whole tree is fetched.
+    learned: Option<Learned>,
     error: Option<DeviceError>,
 }
 
@@ -194,13 +256,14 @@ fn pin(
 ) -> Result<Pinned, CliError> {
     let manifest = device.manifest();
     let (blocks, learned) = match &arguments.task {
-        Some(task) => blocks_of_task(device, task, arguments)?,
+        Some(task) => {
+            let (blocks, learned) = blocks_of_task(device, task, arguments)?;
+            (blocks, Some(learned))
+        }
         None => {
             let files = (0..manifest.nodes.len()).map(|node| FileId(node as u32));
-            (
-                files.flat_map(|file| whole(manifest, file)).collect(),
-                Learned::Nothing,
-            )
+            let blocks = files.flat_map(|file| whole(manifest, file)).collect();
+            (blocks, None)
         }
     };
     check_lists(device, cache, arguments, &blocks)?;
@@ -247,24 +310,12 @@ fn blocks_of_task(
     let manifest = device.manifest();
     let file = program(manifest, task)?;
     let plan = device.plan_noted(file);
-    let learned = match (device.is_connected(), plan.is_ok()) {
-        (true, true) => Learned::ByServer,
-        (true, false) => Learned::Nothing,
-        (false, true) => Learned::ByDevice,
-        (false, false) => Learned::Unknown,
-    };
-    match plan {
-        Ok(mut blocks) => {
-            blocks.retain(|at| at.index < manifest.blocks(at.file));
-            Ok((with_program(manifest, blocks, file), learned))
-        }
-        Err(DeviceError::NoPlan) => Ok((whole(manifest, file).collect(), learned)),
-        Err(error) => Err(link::device_error(
-            &arguments.server,
-            &arguments.link,
-            &error,
-        )),
-    }
+    let plan =
+        plan.map_err(|error| link::device_error(&arguments.server, &arguments.link, &error))?;
+    let learned = Learned::of(&plan);
+    let mut blocks = plan.blocks;
+    blocks.retain(|at| at.index < manifest.blocks(at.file));
+    Ok((with_program(manifest, blocks, file), learned))
 }
 
 /// Fails before anything is fetched if the cache cannot keep the lists of hashes: blocks are useless without them.
@@ -375,6 +426,7 @@ fn parts(path: &[u8]) -> Vec<Vec<u8>> {
 
 fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), CliError> {
     let mut out = Output::new();
+    let source = pinned.learned.and_then(Learned::source);
     if arguments.json {
         out.json(&json!({
             "server": arguments.server,
@@ -382,7 +434,10 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
             "blocks_wanted": pinned.wanted,
             "blocks_cached": pinned.there,
             "blocks_fetched": pinned.fetched,
-            "is_learned": !matches!(pinned.learned, Learned::Nothing | Learned::Unknown),
+            "is_learned": source.is_some(),
+            "learned_by": source,
+            "is_learned_in_part": pinned.learned.is_some_and(|one| one.answer == PlanAnswer::Part),
+            "is_list_cut": pinned.learned.is_some_and(|one| one.is_cut),
             "is_complete": is_complete,
             "publisher_first_seen": pinned.first_seen.map(|key| key.to_string()),
         }))?;
@@ -395,27 +450,9 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
                 bytes_text(pinned.wanted_bytes)
             ),
         };
-        let task = arguments.task.as_ref();
-        let what = match task.map(|task| shown(task.as_os_str().as_bytes())) {
-            None => "the whole tree".to_owned(),
-            Some(task) => match pinned.learned {
-                Learned::ByServer => {
-                    format!("{task}, and what the server has learned that it needs")
-                }
-                Learned::ByDevice => {
-                    format!(
-                        "{task}, and what this device has noted that it needs, as no server answers"
-                    )
-                }
-                Learned::Nothing => {
-                    format!("{task} alone, as nothing was learned of what else it needs")
-                }
-                Learned::Unknown => {
-                    format!(
-                        "{task} alone: no server answers, and what else it needs is not known here"
-                    )
-                }
-            },
+        let what = match (&arguments.task, pinned.learned) {
+            (Some(task), Some(learned)) => learned.text(&shown(task.as_os_str().as_bytes())),
+            _ => "the whole tree".to_owned(),
         };
         out.line(format_args!(
             "version {}: {} of {} blocks in the cache ({bytes}): {what}",
@@ -428,4 +465,69 @@ fn tell(arguments: &PinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), C
         }
     }
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_as_a_whole_is_enough() {
+        let learned = |answer, origin, is_cut| Learned {
+            answer,
+            origin,
+            is_cut,
+        };
+        let (server, note, nothing) = (PlanOrigin::Server, PlanOrigin::Note, PlanOrigin::Nothing);
+        let cases = [
+            (
+                learned(PlanAnswer::Blocks, server, false),
+                true,
+                "the server has learned that it",
+            ),
+            (
+                learned(PlanAnswer::Blocks, server, true),
+                false,
+                "at most 32768 blocks",
+            ),
+            (
+                learned(PlanAnswer::Nothing, nothing, false),
+                true,
+                "alone, as nothing was learned",
+            ),
+            (
+                learned(PlanAnswer::Nothing, note, false),
+                true,
+                "has learned nothing of it",
+            ),
+            (
+                learned(PlanAnswer::Missing, nothing, false),
+                false,
+                "alone: no server answers",
+            ),
+            (
+                learned(PlanAnswer::Missing, note, false),
+                true,
+                "noted that it needs, as no server",
+            ),
+            (
+                learned(PlanAnswer::Part, nothing, false),
+                false,
+                "alone: the server has learned no whole",
+            ),
+            (
+                learned(PlanAnswer::Part, note, false),
+                false,
+                "needs: the server has learned no whole",
+            ),
+        ];
+        for (one, is_enough, text) in cases {
+            assert_eq!(one.is_enough(), is_enough, "{one:?}");
+            let said = one.text("bin/task");
+            assert!(
+                said.starts_with("bin/task") && said.contains(text),
+                "{said}"
+            );
+        }
+    }
 }

@@ -113,6 +113,7 @@ impl Publisher {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(within))?;
+        stream.set_write_timeout(Some(within))?;
         let mut body = b"\x00\x04MQTT\x04\x02\x00\x00".to_vec();
         body.extend_from_slice(&(client_id.len() as u16).to_be_bytes());
         body.extend_from_slice(client_id.as_bytes());

@@ -1,4 +1,5 @@
-//! A card: an image file behind FUSE, with errors on demand. The threads that answer for it belong to the test.
+//! A card: an image file behind FUSE, with errors on demand. A flush that fails takes back what was written since the
+//! last one. The threads that answer for the card belong to the test.
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -7,11 +8,12 @@ use fuser::{
 };
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The name of the image in the folder of the card.
@@ -29,35 +31,64 @@ pub enum Fault {
     Reads,
 }
 
+/// What a card and its test share.
+#[derive(Default)]
+struct Switch {
+    fault: AtomicU8,
+    /// Requests that have failed by each fault.
+    failed: [AtomicU64; 4],
+    taken_back: AtomicU64,
+}
+
+impl Switch {
+    /// Returns whether a request fails now by this fault, and counts it.
+    fn strikes(&self, fault: Fault) -> bool {
+        let strikes = self.fault.load(Ordering::SeqCst) == fault as u8;
+        self.failed[fault as usize].fetch_add(u64::from(strikes), Ordering::SeqCst);
+        strikes
+    }
+}
+
 /// A mounted card; unmounted when this is dropped.
 pub struct Card {
     folder: PathBuf,
-    fault: Arc<AtomicU8>,
+    switch: Arc<Switch>,
 }
 
 impl Card {
     /// Shows the content of a file as [`IMAGE`] in an empty folder.
     pub fn mount(folder: &Path, content: &Path) -> Self {
-        let fault = Arc::new(AtomicU8::new(Fault::None as u8));
+        let switch = Arc::new(Switch::default());
         let shown = Shown {
             content: File::options()
                 .read(true)
                 .write(true)
                 .open(content)
                 .unwrap(),
-            fault: Arc::clone(&fault),
+            switch: Arc::clone(&switch),
+            unflushed: Mutex::new(Vec::new()),
         };
         let session = fuser::Session::new(shown, folder, &Config::default()).unwrap();
         // It ends with the mount.
         std::mem::forget(session.spawn().unwrap());
         Self {
             folder: folder.to_owned(),
-            fault,
+            switch,
         }
     }
 
     pub fn set(&self, fault: Fault) {
-        self.fault.store(fault as u8, Ordering::SeqCst);
+        self.switch.fault.store(fault as u8, Ordering::SeqCst);
+    }
+
+    /// Returns how many requests have failed by this fault.
+    pub fn failed(&self, fault: Fault) -> u64 {
+        self.switch.failed[fault as usize].load(Ordering::SeqCst)
+    }
+
+    /// Returns how many writes were taken back by flushes that failed.
+    pub fn taken_back(&self) -> u64 {
+        self.switch.taken_back.load(Ordering::SeqCst)
     }
 }
 
@@ -74,12 +105,49 @@ impl Drop for Card {
 
 struct Shown {
     content: File,
-    fault: Arc<AtomicU8>,
+    switch: Arc<Switch>,
+    /// Offsets and old bytes of what was written since the last flush.
+    unflushed: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
 impl Shown {
-    fn is_in(&self, fault: Fault) -> bool {
-        self.fault.load(Ordering::SeqCst) == fault as u8
+    /// Returns this number of bytes; at the end of the content, fewer.
+    fn get(&self, count: usize, offset: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let mut known = 0;
+        while known < count {
+            match self
+                .content
+                .read_at(&mut bytes[known..], offset + known as u64)?
+            {
+                0 => break,
+                read => known += read,
+            }
+        }
+        bytes.truncate(known);
+        Ok(bytes)
+    }
+
+    /// Writes bytes, and keeps the old ones until the next flush.
+    fn put(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut unflushed = self.unflushed.lock().unwrap();
+        unflushed.push((offset, self.get(bytes.len(), offset)?));
+        self.content.write_all_at(bytes, offset)
+    }
+
+    /// Flushes what was written, or takes all of it back: the newest write first.
+    fn settle(&self) -> io::Result<()> {
+        let mut unflushed = self.unflushed.lock().unwrap();
+        if !self.switch.strikes(Fault::Flushes) {
+            unflushed.clear();
+            return Ok(());
+        }
+        let count = unflushed.len() as u64;
+        self.switch.taken_back.fetch_add(count, Ordering::SeqCst);
+        for (offset, bytes) in unflushed.drain(..).rev() {
+            self.content.write_all_at(&bytes, offset)?;
+        }
+        Err(io::Error::from_raw_os_error(libc::EIO))
     }
 
     fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
@@ -147,22 +215,13 @@ impl Filesystem for Shown {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let mut bytes = vec![0; size as usize];
-        let mut count = 0;
-        while count < bytes.len() {
-            match self
-                .content
-                .read_at(&mut bytes[count..], offset + count as u64)
-            {
-                Ok(0) => break,
-                Ok(read) => count += read,
-                Err(_) => return reply.error(Errno::EIO),
-            }
-        }
-        if self.is_in(Fault::Reads) {
+        if self.switch.strikes(Fault::Reads) {
             return reply.error(Errno::EIO);
         }
-        reply.data(&bytes[..count]);
+        match self.get(size as usize, offset) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(_) => reply.error(Errno::EIO),
+        }
     }
 
     fn write(
@@ -177,9 +236,9 @@ impl Filesystem for Shown {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let fails = self.is_in(Fault::Writes);
+        let fails = self.switch.strikes(Fault::Writes);
         let reached = if fails { data.len() / 2 } else { data.len() };
-        let written = self.content.write_all_at(&data[..reached], offset);
+        let written = self.put(&data[..reached], offset);
         if fails || written.is_err() {
             return reply.error(Errno::EIO);
         }
@@ -205,9 +264,9 @@ impl Filesystem for Shown {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        if self.is_in(Fault::Flushes) {
-            return reply.error(Errno::EIO);
+        match self.settle() {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(Errno::EIO),
         }
-        reply.ok();
     }
 }

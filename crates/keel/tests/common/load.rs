@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,14 @@ use std::time::{Duration, Instant};
 pub const MQTT: &str = "load/mqtt";
 pub const LINES: &str = "lines";
 pub const PUTS: &str = "puts";
+pub const TEXTS: &str = "filling";
 
 /// The number of the source that publishes; the others follow.
 const PUBLISHER: u64 = 1;
+const FILLER: u64 = PUBLISHER + 3;
+
+/// Bytes of a text that fills a store.
+const TEXT_BYTES: usize = 8_000;
 
 /// Messages published in one burst, and maximum number of messages in flight to the broker.
 pub const BURST: u64 = 50;
@@ -38,6 +43,9 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// Time after which a source gives its connection up, and sends again what was not acknowledged.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// Time in which a source must have its last acknowledgement after it was told to stop. It ends only what hangs.
+pub const END_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the configuration of a node for these sources; `store` is lines of its `[store]`.
 pub fn config(store: &str, broker: Option<u16>) -> String {
@@ -118,6 +126,14 @@ pub struct Record {
     pub acknowledged: u64,
     /// Requests answered with a failure.
     pub failed: u64,
+    /// Connections that could not be made, or ended without an answer.
+    pub lost: u64,
+}
+
+impl Record {
+    fn refused(&self) -> u64 {
+        self.failed + self.lost
+    }
 }
 
 /// Returns the value of a reading; its fraction identifies the source.
@@ -128,6 +144,11 @@ fn value(number: u64, source: u64) -> f64 {
 /// Returns the payloads of messages with these readings.
 pub fn payloads(numbers: std::ops::RangeInclusive<u64>) -> impl Iterator<Item = String> {
     numbers.map(|number| value(number, PUBLISHER).to_string())
+}
+
+/// Returns the text with this number: a value, and letters behind it.
+pub fn text(number: u64) -> String {
+    format!("{:x<TEXT_BYTES$}", value(number, FILLER))
 }
 
 /// What a source has sent under its key.
@@ -144,6 +165,15 @@ impl Sent {
         Self {
             key: MQTT,
             source: PUBLISHER,
+            record,
+        }
+    }
+
+    /// Returns what a test has sent itself to fill a store.
+    pub fn filled(record: Record) -> Self {
+        Self {
+            key: TEXTS,
+            source: FILLER,
             record,
         }
     }
@@ -186,11 +216,53 @@ impl Sent {
     }
 }
 
-/// Running sources, until they are ended or this is dropped.
-pub struct Load {
-    stop: Arc<AtomicBool>,
-    sources: Vec<(&'static str, u64, JoinHandle<Record>)>,
+/// What a source and its test share.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    record: Mutex<Record>,
 }
+
+/// The course of a source: it goes on until it is told to stop, and then has [`END_TIME`].
+struct Course<'t> {
+    shared: &'t Shared,
+    stopped: Option<Instant>,
+}
+
+impl<'t> Course<'t> {
+    fn of(shared: &'t Shared) -> Self {
+        Self {
+            shared,
+            stopped: None,
+        }
+    }
+
+    /// Shows the record to the test. Returns whether the source was told to stop; panics if that is too long ago.
+    fn is_over(&mut self, record: Record) -> bool {
+        *self.shared.record.lock().unwrap() = record;
+        if !self.shared.stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let stopped = *self.stopped.get_or_insert_with(Instant::now);
+        assert!(
+            stopped.elapsed() < END_TIME,
+            "the last acknowledgement does not come: {record:?}"
+        );
+        true
+    }
+}
+
+/// A running source.
+struct Source {
+    key: &'static str,
+    number: u64,
+    shared: Arc<Shared>,
+    thread: JoinHandle<Record>,
+}
+
+/// Running sources, until they are ended or this is dropped.
+#[derive(Default)]
+pub struct Load(Vec<Source>);
 
 impl Load {
     /// Starts a sender of lines and a client that puts, through the sockets of a node.
@@ -199,6 +271,7 @@ impl Load {
         Self::with_lines(node, move || {
             let stream = UnixStream::connect(&path)?;
             stream.set_read_timeout(Some(ANSWER_TIME))?;
+            stream.set_write_timeout(Some(ANSWER_TIME))?;
             Ok(stream)
         })
     }
@@ -209,74 +282,108 @@ impl Load {
         connect: impl Fn() -> io::Result<S> + Send + 'static,
     ) -> Self {
         let socket = node.socket();
-        let mut load = Self {
-            stop: Arc::new(AtomicBool::new(false)),
-            sources: Vec::new(),
-        };
-        load.run(LINES, PUBLISHER + 1, move |source, stop| {
-            send_lines(&connect, source, stop)
+        let mut load = Self::default();
+        load.run(LINES, PUBLISHER + 1, move |source, shared| {
+            send_lines(&connect, source, shared)
         });
-        load.run(PUTS, PUBLISHER + 2, move |source, stop| {
-            put(&socket, source, stop)
+        load.run(PUTS, PUBLISHER + 2, move |source, shared| {
+            put(&socket, source, shared)
         });
         load
     }
 
     /// Adds a publisher at the broker with this port.
     pub fn publish_to(mut self, port: u16) -> Self {
-        self.run(MQTT, PUBLISHER, move |_, stop| publish(port, stop));
+        self.run(MQTT, PUBLISHER, move |_, shared| publish(port, shared));
         self
     }
 
     fn run(
         &mut self,
         key: &'static str,
-        source: u64,
-        send: impl FnOnce(u64, &AtomicBool) -> Record + Send + 'static,
+        number: u64,
+        send: impl FnOnce(u64, &Shared) -> Record + Send + 'static,
     ) {
-        let stop = Arc::clone(&self.stop);
-        let thread = std::thread::spawn(move || send(source, &stop));
-        self.sources.push((key, source, thread));
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || send(number, &theirs));
+        self.0.push(Source {
+            key,
+            number,
+            shared,
+            thread,
+        });
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let record = |source: &Source| *source.shared.record.lock().unwrap();
+        self.0.iter().map(record).collect()
+    }
+
+    /// Waits until each source was refused this number of times from now on.
+    fn wait_refused(&self, times: u64) {
+        let before = self.records();
+        wait_until("refusals of all sources", || {
+            let now = self.records();
+            now.iter()
+                .zip(&before)
+                .all(|(now, before)| now.refused() >= before.refused() + times)
+        });
+    }
+
+    /// Requires that a node whose log has failed acknowledges nothing more.
+    pub fn require_no_acknowledgement(&self) {
+        let acknowledged = || -> Vec<u64> {
+            let records = self.records();
+            records.iter().map(|record| record.acknowledged).collect()
+        };
+        // The request of the first refusal may have begun before the failure, the next one has not.
+        self.wait_refused(2);
+        let before = acknowledged();
+        self.wait_refused(2);
+        assert_eq!(acknowledged(), before, "acknowledged after the failure");
+    }
+
+    fn stop(&self) {
+        for source in &self.0 {
+            source.shared.stop.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends the sources, each after its first acknowledgement.
     pub fn end(mut self) -> Vec<Sent> {
-        self.stop.store(true, Ordering::Relaxed);
-        let ended = |(key, source, thread): (&'static str, u64, JoinHandle<Record>)| {
-            let record = thread.join().unwrap();
-            Sent {
-                key,
-                source,
-                record,
-            }
+        self.stop();
+        let ended = |source: Source| Sent {
+            key: source.key,
+            source: source.number,
+            record: source.thread.join().unwrap(),
         };
-        std::mem::take(&mut self.sources)
-            .into_iter()
-            .map(ended)
-            .collect()
+        std::mem::take(&mut self.0).into_iter().map(ended).collect()
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop();
     }
 }
 
 /// Publishes without regard to the node: the broker keeps accepted messages for it. After a lost connection, the
 /// unacknowledged messages are published again.
-fn publish(port: u16, stop: &AtomicBool) -> Record {
+fn publish(port: u16, shared: &Shared) -> Record {
     let mut record = Record::default();
+    let mut course = Course::of(shared);
     // With the number of messages acknowledged before it.
     let mut connection: Option<(Publisher, u64)> = None;
     loop {
-        let is_over = record.offered > 0 && stop.load(Ordering::Relaxed);
+        let is_over = course.is_over(record) && record.offered > 0;
         if is_over && record.acknowledged == record.offered {
             return record;
         }
         let Some((publisher, before)) = &mut connection else {
             std::thread::sleep(RETRY);
             let made = Publisher::try_connect(port, "publisher", ANSWER_TIME).ok();
+            record.lost += u64::from(made.is_none());
             connection = made.map(|publisher| (publisher, record.acknowledged));
             continue;
         };
@@ -292,6 +399,7 @@ fn publish(port: u16, stop: &AtomicBool) -> Record {
             .and_then(|()| publisher.try_settle(in_flight_max));
         record.acknowledged = *before + publisher.acknowledged;
         if done.is_err() {
+            record.lost += 1;
             connection = None;
         }
         std::thread::sleep(PACE);
@@ -302,14 +410,16 @@ fn publish(port: u16, stop: &AtomicBool) -> Record {
 fn send_lines<S: Read + Write>(
     connect: &dyn Fn() -> io::Result<S>,
     source: u64,
-    stop: &AtomicBool,
+    shared: &Shared,
 ) -> Record {
     let mut record = Record::default();
+    let mut course = Course::of(shared);
     let mut connection: Option<BufReader<S>> = None;
-    while record.acknowledged == 0 || !stop.load(Ordering::Relaxed) {
+    while !course.is_over(record) || record.acknowledged == 0 {
         let Some(reader) = &mut connection else {
             std::thread::sleep(RETRY);
             connection = connect().ok().map(BufReader::new);
+            record.lost += u64::from(connection.is_none());
             continue;
         };
         let last = record.acknowledged + 1 + record.acknowledged % 7;
@@ -324,6 +434,7 @@ fn send_lines<S: Read + Write>(
         let sent = reader.get_mut().write_all(text.as_bytes());
         let answered = sent.and_then(|()| reader.read_line(&mut answer));
         if answered.is_err() || !answer.ends_with('\n') {
+            record.lost += 1;
             connection = None;
         } else if answer.starts_with("error ") {
             record.failed += 1;
@@ -337,13 +448,15 @@ fn send_lines<S: Read + Write>(
 }
 
 /// Puts readings one by one; an unacknowledged one is put again.
-fn put(path: &Path, source: u64, stop: &AtomicBool) -> Record {
+fn put(path: &Path, source: u64, shared: &Shared) -> Record {
     let mut record = Record::default();
+    let mut course = Course::of(shared);
     let mut connection: Option<Raw> = None;
-    while record.acknowledged == 0 || !stop.load(Ordering::Relaxed) {
+    while !course.is_over(record) || record.acknowledged == 0 {
         let Some(raw) = &mut connection else {
             std::thread::sleep(RETRY);
             connection = UnixStream::connect(path).ok().map(Raw::new);
+            record.lost += u64::from(connection.is_none());
             continue;
         };
         let number = record.acknowledged + 1;
@@ -357,7 +470,10 @@ fn put(path: &Path, source: u64, stop: &AtomicBool) -> Record {
                 std::thread::sleep(RETRY);
             }
             Some(other) => panic!("{other:?}"),
-            None => connection = None,
+            None => {
+                record.lost += 1;
+                connection = None;
+            }
         }
     }
     record
@@ -413,11 +529,19 @@ pub fn counted(node: &Node) -> u64 {
 /// Returns the numbers of the readings that the node holds of a source, in the order of their arrival.
 pub fn held(node: &Node, sent: &Sent) -> Vec<u64> {
     let csv = node.ok(&["history", sent.key, "--csv"]);
-    let stored = |line: &str| line.split(',').nth(2).unwrap().parse::<f64>().unwrap();
     csv.lines()
         .skip(1)
         .map(|line| sent.number(stored(line)))
         .collect()
+}
+
+/// Returns the value in a line of CSV, which a text begins with.
+fn stored(line: &str) -> f64 {
+    let cell = line.split(',').nth(2).unwrap();
+    let number = cell.trim_end_matches('x');
+    let is_whole = number == cell || cell.len() == TEXT_BYTES;
+    assert!(is_whole, "altered: {line}");
+    number.parse().unwrap()
 }
 
 /// Kills the node, starts it again, and compares what it has on flash in `image` with what its sources were told. At

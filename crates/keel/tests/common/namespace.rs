@@ -1,6 +1,8 @@
 //! Namespaces of one thread and of what it starts: a network, or a tree of mounts. They disappear with their last
 //! process, also after a failure.
 
+use std::ffi::CString;
+use std::path::Path;
 use std::process::Command;
 
 /// Runs a function in a separate network, whose loopback interface [loses packets](lose) or [resets
@@ -24,11 +26,45 @@ pub fn in_own_network(work: impl FnOnce() + Send) -> Result<(), String> {
 /// Runs a function that mounts file systems, which no other process sees. Returns the reason if that is not possible.
 pub fn in_own_mounts(work: impl FnOnce() + Send) -> Result<(), String> {
     in_own("tree of mounts", libc::CLONE_NEWNS, || {
-        // Otherwise a mount would also appear outside.
-        tool("mount", &["--make-rprivate", "/"])?;
+        // A mount does not appear outside; what is unmounted outside also goes here.
+        tool("mount", &["--make-rslave", "/"])?;
+        detach_copies()?;
         work();
         Ok(())
     })
+}
+
+/// Takes the mounts of other tests out of this tree. Where the tree outside is private, their end does not arrive here,
+/// and what they have mounted would stay in use.
+fn detach_copies() -> Result<(), String> {
+    let folder = std::env::temp_dir();
+    let folder = folder
+        .canonicalize()
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    // The table of this thread, which is not that of the process.
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo")
+        .map_err(|error| format!("the table of mounts: {error}"))?;
+    // What lies on top comes last.
+    for line in table.lines().rev() {
+        let Some(point) = line.split(' ').nth(4) else {
+            continue;
+        };
+        if is_of_a_test(Path::new(point), &folder) {
+            let point = CString::new(point).unwrap();
+            // SAFETY: a C string that lives until the call returns. The mount may be gone by now.
+            unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path is in one of the folders that tests make for themselves.
+fn is_of_a_test(path: &Path, folder: &Path) -> bool {
+    let name = path
+        .strip_prefix(folder)
+        .ok()
+        .and_then(|rest| rest.iter().next());
+    name.is_some_and(|name| name.to_string_lossy().starts_with("keel-"))
 }
 
 fn in_own(

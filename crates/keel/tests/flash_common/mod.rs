@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use crate::common::{TempDir, keel, ok, run, run_with_input, wait_until};
+use std::fs::File;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
@@ -70,10 +71,11 @@ impl Drop for Writer {
     }
 }
 
-/// A loop device; unmounted and detached at the end.
+/// A loop device; unmounted at the end. The kernel detaches it with its last user, also if the test is killed.
 pub struct Loop {
     pub path: String,
     pub mounted: Option<String>,
+    _user: File,
 }
 
 impl Loop {
@@ -85,10 +87,9 @@ impl Loop {
             .arg(file)
             .output();
         match output {
-            Ok(output) if output.status.success() => Some(Self {
-                path: text(&output.stdout).trim().to_owned(),
-                mounted: None,
-            }),
+            Ok(output) if output.status.success() => {
+                Some(Self::of(text(&output.stdout).trim().to_owned()))
+            }
             Ok(output) => {
                 let reason = String::from_utf8_lossy(&output.stderr);
                 println!("skipped: no loop device: {}", reason.trim());
@@ -100,6 +101,20 @@ impl Loop {
             }
         }
     }
+
+    fn of(path: String) -> Self {
+        let user = File::options().read(true).open(&path);
+        // The device stays as long as it has users.
+        Command::new("losetup")
+            .args(["--detach", &path])
+            .status()
+            .ok();
+        Self {
+            _user: user.unwrap(),
+            path,
+            mounted: None,
+        }
+    }
 }
 
 impl Drop for Loop {
@@ -107,17 +122,13 @@ impl Drop for Loop {
         if let Some(place) = &self.mounted {
             Command::new("umount").arg(place).status().ok();
         }
-        Command::new("losetup")
-            .args(["--detach", &self.path])
-            .status()
-            .ok();
     }
 }
 
 /// Creates a sparse file of zeros. Returns its path.
 pub fn sparse_file(dir: &TempDir, bytes: u64) -> String {
     let path = dir.file("backing");
-    let file = std::fs::File::create(&path).unwrap();
+    let file = File::create(&path).unwrap();
     file.set_len(bytes).unwrap();
     path.display().to_string()
 }

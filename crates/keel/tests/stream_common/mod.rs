@@ -20,17 +20,34 @@ use std::time::{Duration, Instant};
 pub const TABLE_BLOCKS: usize = 600;
 
 /// A program with a table of [`TABLE_BLOCKS`] blocks. Its arguments are ranges of blocks (`10-20`), which it reads in
-/// order, or pauses (`sleep:250`, milliseconds; `wait`: prints a message, then waits until its input ends). It prints a
-/// number computed from all bytes that it has read.
+/// order, or pauses (`sleep:250`, milliseconds; `wait`: maps what the page cache has of the program, prints a message,
+/// then waits until its input ends). It prints a number computed from all bytes that it has read.
 const PROGRAM: &str = r#"
+#define _DEFAULT_SOURCE
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 __asm__(".section .rodata\n.balign 4096\n.global table\ntable:\n.incbin \"table.bin\"\n"
         ".global table_end\ntable_end:\n.previous\n");
 extern const unsigned char table[], table_end[];
+/* A page that the program has written is a copy: it does not keep the page of the file in the page cache. */
+static int map_cached_pages(void) {
+    struct stat file;
+    int descriptor = open("/proc/self/exe", O_RDONLY);
+    if (descriptor < 0 || fstat(descriptor, &file)) return 4;
+    long pages = (file.st_size + 4095) / 4096;
+    unsigned char *cached = malloc(pages);
+    volatile char *bytes = mmap(0, file.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (!cached || bytes == MAP_FAILED || mincore((void *)bytes, file.st_size, cached)) return 5;
+    for (long page = 0; page < pages; page++)
+        if (cached[page] & 1) (void)bytes[page * 4096];
+    return 0;
+}
 int main(int count, char **arguments) {
     uint64_t sum = 14695981039346656037u;
     for (int at = 1; at < count; at++) {
@@ -41,6 +58,8 @@ int main(int count, char **arguments) {
             continue;
         }
         if (strcmp(arguments[at], "wait") == 0) {
+            int failed = map_cached_pages();
+            if (failed) return failed;
             puts("waits");
             fflush(stdout);
             getchar();
@@ -383,9 +402,9 @@ pub fn try_run_within(command: &mut Command, limit: Duration) -> std::io::Result
     Ok(Some(child.wait_with_output()?))
 }
 
-/// A run of the program that has read its blocks and does not end, so that they stay mapped. Some kernels drop unmapped
-/// file pages that have not been read for one minute, although memory is free. Without the mapping, a test that
-/// requires pages in the page cache would fail.
+/// A run of the program that has read its blocks and does not end. All that the page cache has of the program stays
+/// mapped. Some kernels drop unmapped file pages that have not been read for one minute, although memory is free, and
+/// other processes may drop them. Without the mapping, a test that requires pages in the page cache would fail.
 pub struct Holder(Child);
 
 impl Holder {

@@ -38,12 +38,12 @@ impl Run<'_> {
         if self.is_stepped() {
             return self.hear_wake_up(life);
         }
-        if life.waiting == 0 {
+        if life.waiting.is_empty() {
             return;
         }
         let options = &self.draw.options;
         // A reading takes 32 bytes of the queue.
-        let is_pressed = life.waiting * 64 >= options.queue_bytes_max as u64;
+        let is_pressed = life.waiting.count() * 64 >= options.queue_bytes_max as u64;
         let wait_ns = match is_pressed {
             true => 0,
             false => u64::from(options.commit_interval_ms) * MS_NS,
@@ -62,7 +62,7 @@ impl Run<'_> {
     /// A source wants what waits on flash at once.
     pub(super) fn hurry_commit(&self, life: &mut Life) {
         life.node.database.hurry();
-        life.hurried_ns.get_or_insert(self.now_ns);
+        life.waiting.hurry(self.now_ns);
         self.press_commit(life);
     }
 
@@ -94,7 +94,7 @@ impl Run<'_> {
             return Ok(());
         }
         self.check_timely(life)?;
-        self.commit_readings_max = self.commit_readings_max.max(life.waiting);
+        self.commit_readings_max = self.commit_readings_max.max(life.waiting.count());
         let done = self.run_commit(life);
         life.free_ns = self.now_ns + life.device.take_spent_ns();
         let durable_end = life.node.database.durable_end();
@@ -121,11 +121,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A round has committed all that waited.
+    /// A round has ended. What it has left, by the durable end, goes on waiting.
     fn note_round(&mut self, life: &mut Life, unfinished: bool, durable_end: u64) {
-        let readings = std::mem::take(&mut life.waiting);
-        life.waiting_since_ns = None;
-        life.hurried_ns = None;
+        let readings = life.waiting.end_below(durable_end);
         life.full_since_ns = None;
         life.checkpoint_unfinished = unfinished;
         let step = Step::Committed {
@@ -149,6 +147,7 @@ impl Run<'_> {
     fn retry_full(&mut self, life: &mut Life, durable_end: u64) -> Result<(), Broken> {
         self.fill(life)?;
         // A part of what waited may be durable.
+        life.waiting.end_below(durable_end);
         life.queue
             .push(life.free_ns, Event::Announce { durable_end });
         let rest_ns = match self.is_stepped() {
@@ -169,8 +168,11 @@ impl Run<'_> {
             };
         }
         match database.commit_step() {
-            CommitStep::Round { .. } if self.is_deleting() && database.health() == Health::Full => {
-                Done::Full
+            CommitStep::Round { .. } if database.health() == Health::Full => {
+                match self.is_deleting() {
+                    true => Done::Full,
+                    false => Done::Failed("the store is full".to_owned()),
+                }
             }
             CommitStep::Round { unfinished } => Done::Round { unfinished },
             CommitStep::Nap(rest) => Done::Rest(u64::try_from(rest.as_nanos()).ok()),
@@ -188,25 +190,17 @@ impl Run<'_> {
     /// # Errors
     /// I6.
     pub(super) fn check_timely(&self, life: &Life) -> Result<(), Broken> {
-        let Some(since_ns) = life.waiting_since_ns else {
-            return Ok(());
-        };
         let interval_ns = u64::from(self.draw.options.commit_interval_ms) * MS_NS;
-        let due_ns = life
-            .hurried_ns
-            .unwrap_or(u64::MAX)
-            .min(since_ns + interval_ns);
-        // What else comes at that time may come first.
-        let due_ns = due_ns.max(life.free_ns) + MS_NS;
+        let timely = life.waiting.check(self.now_ns, interval_ns, life.free_ns);
+        // Without a reason of the run's own, what the node says of itself excuses nothing.
+        let has_reason = || self.is_deleting() || self.may_fail(&life.device);
         let says_why = || {
             let health = life.node.database.health();
             matches!(health, Health::Full | Health::LogFailed(_))
         };
-        if self.now_ns <= due_ns || says_why() {
-            return Ok(());
+        match timely.is_ok() || life.device.is_gone() || has_reason() && says_why() {
+            true => Ok(()),
+            false => timely,
         }
-        let waited_ns = self.now_ns - since_ns;
-        let found = format!("a reading waits for its commit since {waited_ns} ns");
-        Err(Broken::new(Invariant::Taken, found))
     }
 }

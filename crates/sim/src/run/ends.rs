@@ -18,7 +18,7 @@ impl Run<'_> {
     pub(super) fn is_done(&self, life: &Life) -> bool {
         let is_over =
             |source: &Source| source.next >= self.setup.readings && source.pending.is_empty();
-        life.waiting == 0 && !life.checkpoint_unfinished && self.sources.iter().all(is_over)
+        life.waiting.is_empty() && !life.checkpoint_unfinished && self.sources.iter().all(is_over)
     }
 
     /// Sets off the planned end once its reading was offered, and the last one once everything is done.
@@ -113,7 +113,8 @@ impl Run<'_> {
     fn close(&mut self, life: &mut Life) -> Result<Result<(), String>, Broken> {
         let fails = |error: String| Broken::new(Invariant::Taken, format!("at a stop: {error}"));
         let database = Arc::clone(&life.node.database);
-        self.commit_readings_max = self.commit_readings_max.max(life.waiting);
+        self.check_timely(life)?;
+        self.commit_readings_max = self.commit_readings_max.max(life.waiting.count());
         let mut rounds = 0;
         loop {
             match database.pump() {

@@ -116,8 +116,9 @@ impl Run<'_> {
 
     /// Checks, after the last life, that every upstream has what the log has.
     pub(super) fn check_forwarded(&self) -> Result<(), Broken> {
+        let (ledger, gone_end) = (&self.ledger, self.gone.end());
         let mut upstreams = self.upstreams.iter();
-        upstreams.try_for_each(|upstream| upstream.complete(&self.ledger, &self.followed))
+        upstreams.try_for_each(|upstream| upstream.complete(ledger, &self.followed, gone_end))
     }
 }
 

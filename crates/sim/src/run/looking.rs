@@ -118,12 +118,13 @@ impl Run<'_> {
             probes: Some(probes),
             clock,
             line,
+            figures,
             ..
         } = self
         else {
             return Ok(());
         };
-        probes.disturb(clock);
+        figures.jumps += u64::from(probes.disturb(clock));
         if !are_done {
             let probe = probes.line(line);
             let mut progress = LineProgress::default();
@@ -134,8 +135,7 @@ impl Run<'_> {
                     shed: 0,
                     lsn_end,
                 } => {
-                    life.waiting += 1;
-                    life.waiting_since_ns.get_or_insert(self.now_ns);
+                    life.waiting.take(lsn_end, self.now_ns);
                     let id = life.node.database.lookup(&Probes::key(probe.0));
                     let mut value = [0; 8];
                     let shown = id.and_then(|id| shown(&life.node, id, &mut value));
@@ -144,6 +144,7 @@ impl Run<'_> {
                         return Err(Broken::new(Invariant::Freshness, found));
                     };
                     probes.take(probe, lsn_end - 1, shown, clock)?;
+                    figures.probes += 1;
                 }
                 LineOutcome::Wait { full: false } => {}
                 LineOutcome::Failed if life.device.is_gone() => {}
@@ -169,6 +170,7 @@ impl Run<'_> {
             feed,
             ledger,
             clock,
+            figures,
             ..
         } = self
         else {
@@ -179,6 +181,7 @@ impl Run<'_> {
             let id = life.node.database.lookup(&Probes::key(probe));
             let shown = id.and_then(|id| shown(&life.node, id, &mut value));
             probes.check(probe, shown, clock)?;
+            figures.values += u64::from(shown.is_some());
         }
         for _ in 0..SENSORS_SEEN {
             let sensor = probes.draw_sensor();
@@ -189,6 +192,7 @@ impl Run<'_> {
                 Ok(got) => {
                     let shown = (got, &value[..got.value_bytes]);
                     probes.check_sensor(feed, ledger, sensor, shown, clock)?;
+                    figures.values += 1;
                 }
                 Err(Error::NoValue) if probes.is_unknown(sensor) => {}
                 Err(error) => {
@@ -259,6 +263,7 @@ impl Run<'_> {
             };
             alarms.tell(&told, sensor)?;
         }
+        self.figures.alarms += taken;
         Ok(taken)
     }
 }

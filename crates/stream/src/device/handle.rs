@@ -7,6 +7,7 @@ use super::prefetch::Tasks;
 use super::random::random;
 use super::reader::{JOBS_MAX, Reader, Residence, background, connection};
 use super::settings::Settings;
+use super::task_plan::TaskPlan;
 use super::transport::{FailureKind, ServerFailure, Transport};
 use super::{Cache, Lists, Pages, open};
 use crate::block::{BlockAt, FileId, Token};
@@ -270,8 +271,8 @@ impl Device {
     /// the local note of its last start.
     ///
     /// # Errors
-    /// Nothing is known of the task, or the server refuses.
-    pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+    /// The server refuses, or the device was stopped.
+    pub fn plan(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
         self.reader.plan(task)
     }
 
@@ -279,8 +280,8 @@ impl Device {
     /// device knows it without a server.
     ///
     /// # Errors
-    /// Nothing is known of the task, or the server refuses.
-    pub fn plan_noted(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+    /// The server refuses, or the device was stopped.
+    pub fn plan_noted(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
         self.reader.plan_noted(task)
     }
 

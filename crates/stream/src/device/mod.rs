@@ -9,9 +9,10 @@
 //! **Invariants:** a block enters the pool only after its hash matches the one that the signed manifest leads to. A
 //! reader gets its block or an error by its deadline. Memory is bounded by the settings.
 //!
-//! **Files:** `handle.rs` the public handle, `settings.rs`, `error.rs`, `open.rs` the start. Three parts do not know
-//! each other: `transport/` the connections, `prefetch/` the buffer and the tasks, `disk/` what is known without the
-//! server, with `cache/`. `reader/` uses the three. `counters.rs`, `line.rs` and `random.rs` serve all parts.
+//! **Files:** `handle.rs` the public handle, `settings.rs`, `error.rs`, `task_plan.rs` what a task needs, `open.rs` the
+//! start. Three parts do not know each other: `transport/` the connections, `prefetch/` the buffer and the tasks,
+//! `disk/` what is known without the server, with `cache/`. `reader/` uses the three. `counters.rs`, `line.rs` and
+//! `random.rs` serve all parts.
 
 mod counters;
 mod disk;
@@ -23,13 +24,17 @@ mod prefetch;
 mod random;
 mod reader;
 mod settings;
+mod task_plan;
 mod transport;
 
 pub use counters::{Counters, Reason, Start};
 pub use error::{DeviceError, ReadError};
 pub use handle::Device;
 pub use open::MANIFEST_DAMAGED;
-pub use settings::{CONNECTIONS_MAX, HASHES_BYTES_MIN, Publisher, QUARANTINE_MAX, Settings};
+pub use settings::{
+    CONNECTIONS_MAX, HASHES_BYTES_MIN, PLAN_BLOCKS_MAX, Publisher, QUARANTINE_MAX, Settings,
+};
+pub use task_plan::{PlanAnswer, PlanOrigin, TaskPlan};
 pub use transport::{FailureKind, ServerFailure};
 
 pub mod cache;

@@ -242,17 +242,21 @@ pub(super) fn open(
 }
 
 /// Returns why a cache has no manifest of this server; `None` if it is empty. `has_seen`: another note of it
-/// says that it has had one.
+/// says that it has had one. A damaged record may be of another server, or of none.
 fn why_no_manifest(cache: &dyn Cache, has_seen: bool) -> Option<String> {
     cache.failure().or_else(|| {
         let counters = cache.counters();
         let blocks = counters.blocks;
-        match (blocks > 0, has_seen || counters.damaged > 0) {
+        match (blocks > 0, has_seen) {
             (true, true) => Some(MANIFEST_DAMAGED.to_owned()),
             (true, false) => {
                 let plural = if blocks == 1 { "" } else { "s" };
+                let damaged = match counters.damaged {
+                    0 => "",
+                    _ => "; parts of the cache are damaged",
+                };
                 Some(format!(
-                    "{blocks} block{plural}, and no manifest of this server"
+                    "{blocks} block{plural}, and no manifest of this server{damaged}"
                 ))
             }
             (false, _) => None,
@@ -295,4 +299,63 @@ fn greet_soon(
 fn refused(why: &str) -> DeviceError {
     let text = format!("the server is not to be believed: {why}");
     DeviceError::NoServer(ServerFailure::new(FailureKind::Lied, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BlockHash;
+    use crate::device::{CacheCounters, CacheError};
+
+    /// A cache without notes.
+    struct Counted(CacheCounters);
+
+    impl Cache for Counted {
+        fn get(&self, _hash: &BlockHash, _bytes: usize) -> Option<Arc<[u8]>> {
+            None
+        }
+
+        fn has(&self, _hash: &BlockHash) -> bool {
+            false
+        }
+
+        fn put(&self, _hash: &BlockHash, _bytes: &Arc<[u8]>) {}
+
+        fn expect(&self, _hashes: &[BlockHash]) {}
+
+        fn note(&self, _name: &str) -> Option<Vec<u8>> {
+            None
+        }
+
+        fn set_note(&self, _name: &str, _bytes: &[u8]) -> Result<(), CacheError> {
+            Ok(())
+        }
+
+        fn counters(&self) -> CacheCounters {
+            self.0
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn only_a_cache_that_has_had_a_manifest_has_a_damaged_one() {
+        let why = |blocks, damaged, has_seen| {
+            let counters = CacheCounters {
+                blocks,
+                damaged,
+                ..CacheCounters::default()
+            };
+            why_no_manifest(&Counted(counters), has_seen)
+        };
+        assert_eq!(why(0, 0, false), None);
+        assert_eq!(why(7, 0, true).as_deref(), Some(MANIFEST_DAMAGED));
+        assert_eq!(why(7, 3, true).as_deref(), Some(MANIFEST_DAMAGED));
+        // A record of any kind is damaged, and the cache may be that of another server.
+        let said = why(7, 3, false).unwrap();
+        assert_eq!(
+            said,
+            "7 blocks, and no manifest of this server; parts of the cache are damaged"
+        );
+    }
 }

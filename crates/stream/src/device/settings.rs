@@ -18,8 +18,8 @@ pub const HASHES_BYTES_MIN: usize = 512 << 10;
 /// The default number of blocks that wait to be read or stored.
 pub(crate) const POOL_PAGES_DEFAULT: usize = 2048;
 
-/// The maximum number of blocks of a plan; further blocks are ignored.
-pub(crate) const PLAN_BLOCKS_MAX: usize = 32 << 10;
+/// The maximum number of blocks of a plan; further blocks are ignored. A server learns at most as many of a task.
+pub const PLAN_BLOCKS_MAX: usize = 32 << 10;
 
 /// Whose manifests the device trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]

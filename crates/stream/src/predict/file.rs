@@ -5,7 +5,13 @@ use crate::block::{BlockAt, ContentId, FileId};
 use std::collections::{HashMap, HashSet};
 
 const MAGIC: &[u8; 8] = b"KEELACTS";
-const FORMAT_VERSION: u16 = 1;
+
+/// The version that is written.
+const FORMAT_VERSION: u16 = 2;
+
+/// The oldest version that is read.
+const FORMAT_VERSION_MIN: u16 = 1;
+
 const HEADER_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 4;
 
@@ -136,6 +142,7 @@ struct Described<'a> {
 /// Reads a file of actions. Trusts nothing before the checksum is verified, and checks every number nevertheless.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
+    version: u16,
     rest: &'a [u8],
     files: Vec<Described<'a>>,
 }
@@ -161,13 +168,15 @@ impl<'a> Reader<'a> {
         if checksum != crc32c::crc32c(payload).to_le_bytes() {
             return Err(damaged("the checksum does not fit"));
         }
-        if header[8..10] != FORMAT_VERSION.to_le_bytes() {
+        let version = u16::from_le_bytes([header[8], header[9]]);
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Err(damaged("of another version"));
         }
         if header[10] != mode_number(mode) || header[11] != 0 {
             return Err(damaged("of another mode"));
         }
         let mut reader = Self {
+            version,
             rest,
             files: Vec::new(),
         };
@@ -191,6 +200,11 @@ impl<'a> Reader<'a> {
             });
         }
         Ok(reader)
+    }
+
+    /// Returns the version of the format.
+    pub(super) fn version(&self) -> u16 {
+        self.version
     }
 
     /// Returns what has become of the files of the table in a version.

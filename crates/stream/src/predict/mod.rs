@@ -99,6 +99,18 @@ pub struct Begun {
     pub is_audit: bool,
 }
 
+/// What a device needs to run a task without a server, as far as it was learned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Needed {
+    /// Nothing was learned.
+    #[default]
+    Nothing,
+    /// No start was learned that is whole: each one has failed or was cut off before it had read what it needs.
+    Part,
+    /// Every block that may be sent, those of the task's plan first.
+    Plan(Arc<Plan>),
+}
+
 /// Names of files that are stable across versions. Learned actions are stored by them.
 pub trait Catalogue {
     /// Returns the path, content and number of blocks of a file of the version.
@@ -143,10 +155,9 @@ pub trait Predictor: Send {
     fn tick(&mut self, now_ms: u64);
     /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
-    /// Returns every block that may be sent for a task, those of its plan first. A device needs them to run the task
-    /// without a server.
-    fn needed(&mut self, task: FileId) -> Option<Arc<Plan>> {
-        self.plan(task)
+    /// Returns every block that may be sent for a task. A device needs them to run the task without a server.
+    fn needed(&mut self, task: FileId) -> Needed {
+        self.plan(task).map_or(Needed::Nothing, Needed::Plan)
     }
     /// Returns what is likely to be requested next of this file, in order. It is the rest of the segment that answered
     /// the task's last request of the file, and the next `segments` segments of that action. Empty if the task follows
@@ -236,6 +247,8 @@ pub struct ActionInfo {
     pub others: usize,
     /// The number of runs that it was learned from or confirmed by.
     pub runs: u64,
+    /// One of these runs is whole. Any other one has failed or was cut off, so the task may need more than is known.
+    pub is_whole: bool,
 }
 
 /// The error for a file of learned actions that is invalid or damaged.

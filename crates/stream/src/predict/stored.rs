@@ -3,7 +3,7 @@
 use super::none::NonePredictor;
 use super::paper::{PaperPredictor, PaperSettings};
 use super::task::{TaskPredictor, TaskSettings};
-use super::{Catalogue, Predictor, Push};
+use super::{Catalogue, Needed, Predictor, Push};
 use crate::block::{BlockAt, ContentId, FileId, Token};
 use crate::wire::HeldBlocks;
 use proptest::prelude::*;
@@ -67,10 +67,9 @@ fn planned(predictor: &dyn Predictor, task: u32) -> Vec<BlockAt> {
     plan.map_or_else(Vec::new, |plan| plan.blocks().collect())
 }
 
-const GOLDEN: &str = "4b45454c41435453010001000100000005006269\
-    6e2f61111111111111111111111111111111111111111111111111111111111111111103000000010000000000000000\
-    0000000000000000000100000001000000000000000200000000000000020000000100000001000000010000000000\
-    000000010000000100000001";
+/// The test vector of each format.
+const GOLDEN_1: &[u8] = include_bytes!("../../tests/golden/actions-1");
+const GOLDEN_2: &[u8] = include_bytes!("../../tests/golden/actions-2");
 
 #[test]
 fn a_file_has_the_bytes_of_the_format() {
@@ -78,13 +77,47 @@ fn a_file_has_the_bytes_of_the_format() {
     let mut predictor = task();
     learn(&mut predictor, 1, 1, &[block(1, 2), block(1, 0)]);
     let bytes = predictor.save(&version);
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(text[..text.len() - 8], *GOLDEN);
-    assert_eq!(text[text.len() - 8..], *"e3b83b58");
+    assert_eq!(bytes, GOLDEN_2);
     let mut other = task();
     other.load(&bytes, &version).unwrap();
     assert_eq!(planned(&other, 1), [block(1, 2), block(1, 0)]);
     assert_eq!(other.save(&version), bytes);
+}
+
+#[test]
+fn an_action_of_format_1_counts_as_whole() {
+    let version = Version::of(&[("bin/a", 0x11, 3)]);
+    let mut predictor = task();
+    predictor.load(GOLDEN_1, &version).unwrap();
+    assert_eq!(planned(&predictor, 1), [block(1, 2), block(1, 0)]);
+    assert!(predictor.actions()[0].is_whole);
+    assert!(matches!(predictor.needed(FileId(1)), Needed::Plan(_)));
+    assert_eq!(predictor.save(&version), GOLDEN_2);
+}
+
+#[test]
+fn an_action_in_part_is_in_part_after_a_restart() {
+    let version = Version::of(&[("bin/a", 1, 10)]);
+    let mut predictor = task();
+    let token = Token([1; 16]);
+    predictor.begin(token, FileId(1), &HeldBlocks::default(), 0);
+    predictor.trace(token, &[block(1, 0)], 0);
+    predictor.cut(token, 0);
+    let mut other = task();
+    other.load(&predictor.save(&version), &version).unwrap();
+    for predictor in [&mut predictor, &mut other] {
+        assert_eq!(planned(&*predictor, 1), [block(1, 0)]);
+        assert!(!predictor.actions()[0].is_whole);
+        assert_eq!(predictor.needed(FileId(1)), Needed::Part);
+    }
+    learn(&mut other, 2, 1, &[block(1, 0), block(1, 5)]);
+    let mut third = task();
+    third.load(&other.save(&version), &version).unwrap();
+    assert!(third.actions()[0].is_whole);
+    let Needed::Plan(plan) = third.needed(FileId(1)) else {
+        panic!("a whole start");
+    };
+    assert!(plan.blocks().eq([block(1, 0), block(1, 5)]));
 }
 
 #[test]
@@ -246,9 +279,13 @@ proptest! {
     }
 
     #[test]
-    fn any_stored_bytes_load_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 16..400), mode in 0..3_u8) {
+    fn any_stored_bytes_load_without_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 16..400),
+        format in 1..3_u8,
+        mode in 0..3_u8,
+    ) {
         bytes[..8].copy_from_slice(b"KEELACTS");
-        bytes[8..12].copy_from_slice(&[1, 0, mode, 0]);
+        bytes[8..12].copy_from_slice(&[format, 0, mode, 0]);
         bytes[13..16].copy_from_slice(&[0; 3]);
         reseal(&mut bytes);
         let version = Version::of(&[("", 1, 10)]);

@@ -101,6 +101,7 @@ mod tests {
             segments,
             others: 0,
             runs: 1,
+            is_whole: true,
         }
     }
 

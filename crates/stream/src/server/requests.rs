@@ -6,7 +6,7 @@ use super::queue::ReadJob;
 use super::task::{Task, around_of};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
 use crate::group::{GroupAt, groups_of};
-use crate::predict::{Mode, Push};
+use crate::predict::{Mode, Needed, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
 use crate::wire::{Answer, HeldBlocks, Refusal, Request};
 use std::sync::Arc;
@@ -217,11 +217,28 @@ fn plan(connection: &Connection, id: u32, task: FileId) {
     }
     let session = &connection.session;
     // A device that runs the task asks what is sent ahead to it. Any other one wants all that the task may need.
-    let plan = match session.runs(task) {
-        true => session.tenant.predictor().plan(task),
+    let needed = match session.runs(task) {
+        true => {
+            let plan = session.tenant.predictor().plan(task);
+            plan.map_or(Needed::Nothing, Needed::Plan)
+        }
         false => session.tenant.predictor().needed(task),
     };
-    connection.queue().plan(id, task, plan.as_ref());
+    match needed {
+        Needed::Plan(plan) => connection.queue().plan(id, task, Some(&plan)),
+        Needed::Nothing => connection.queue().plan(id, task, None),
+        // Two messages without blocks say this. Older devices take them for a plan without blocks.
+        Needed::Part => {
+            for has_more in [true, false] {
+                let blocks = Vec::new();
+                connection.answer(Answer::Plan {
+                    id,
+                    has_more,
+                    blocks,
+                });
+            }
+        }
+    }
     connection.wake.notify_one();
 }
 

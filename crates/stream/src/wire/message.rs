@@ -213,7 +213,8 @@ pub enum Answer {
         /// Which.
         id: u32,
     },
-    /// The plan of a task, in order, in one or several messages.
+    /// The plan of a task, in order, in one or several messages. Two messages without blocks: no start of the task was
+    /// learned that is whole.
     Plan {
         /// The request that it answers.
         id: u32,

@@ -8,12 +8,13 @@ pub mod packet;
 use super::context::{Context, Leave, POLL_MS_MAX, Serving};
 use super::forwarder::Forwarder;
 use super::options::{MqttVersion, Target, UpstreamOptions};
-use super::wire::{self, Event, Progress, Wire};
+use super::wire::{self, Event, Wire};
 use crate::secret;
 use base::block::BlockDevice;
 use packet::{Packet, Welcome};
 use std::collections::VecDeque;
 use std::time::Duration;
+use tls::Progress;
 use tokio::io::AsyncWriteExt;
 
 /// Approximate limit of the bytes that wait for the socket.
@@ -123,7 +124,7 @@ pub(crate) async fn connect_to(
     } = session;
     let mut wire = wire::connect(address, tls, progress).await?;
     let unanswered =
-        |why: String| wire::with_hint(format!("{address}: no answer to CONNECT: {why}"), hint(tls));
+        |why: String| tls::with_hint(format!("{address}: no answer to CONNECT: {why}"), hint(tls));
     let greeting = packet::connect(version, client_id, login, keep_alive_seconds)
         .ok_or("CONNECT could not be written: client_id, username or password is too long")?;
     let mut written = 0;
@@ -132,7 +133,7 @@ pub(crate) async fn connect_to(
         match packet::next(&input, version) {
             Err(malformed) => {
                 let why = format!("{address}: {}", malformed.0);
-                return Err(wire::with_hint(why, hint(tls)));
+                return Err(tls::with_hint(why, hint(tls)));
             }
             Ok(Some((Packet::ConnAck(Ok(welcome)), bytes))) => {
                 input.drain(..bytes);

@@ -4,7 +4,7 @@ use super::state::Reader;
 use crate::block::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS};
 use crate::device::counters::add;
 use crate::device::error::DeviceError;
-use crate::device::settings::PLAN_BLOCKS_MAX;
+use crate::device::task_plan::{PlanAnswer, TaskPlan};
 use crate::device::transport::{Exchange, InFlight};
 use crate::device::{Cache, CacheError};
 use crate::group::GroupAt;
@@ -220,37 +220,38 @@ impl Reader {
     }
 
     /// Returns the plan of a task, from the server or noted locally.
-    pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+    pub fn plan(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
         let (what, deadline) = (InFlight::Plan(None), self.settings.deadline);
         let request = |id| Request::AskPlan { id, task };
         let answer = self
             .transport
             .exchange(what, Exchange::default(), deadline, request);
-        let plan = match answer {
-            Ok(Some(answer)) if !answer.plan.is_empty() => answer.plan,
-            Ok(_) | Err(DeviceError::Late(_)) => self.disk.plan(task).to_vec(),
+        let answer = match answer {
+            Ok(answer) => answer.unwrap_or_default(),
+            Err(DeviceError::Late(_)) => Exchange::default(),
             Err(error) => return Err(error),
         };
-        match plan.is_empty() {
-            true => Err(DeviceError::NoPlan),
-            false => Ok(plan),
-        }
+        let (is_empty, is_in_part) = (answer.plan.is_empty(), answer.is_in_part);
+        let said = match (answer.has_plan, is_empty, is_in_part) {
+            // A beginning is no plan: its connection has ended.
+            (false, ..) => PlanAnswer::Missing,
+            (true, false, _) => return Ok(TaskPlan::new(answer.plan, PlanAnswer::Blocks)),
+            (true, true, true) => PlanAnswer::Part,
+            (true, true, false) => PlanAnswer::Nothing,
+        };
+        Ok(TaskPlan::new(self.disk.plan(task).to_vec(), said))
     }
 
     /// Like [`plan`](Self::plan), with what was noted locally. The cache notes the list, which is durable with the next
     /// blocks.
-    pub fn plan_noted(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
-        let plan = self.plan(task)?;
-        let noted = self.disk.plan(task);
-        let mut known = HashSet::new();
-        let all = plan.iter().chain(noted.iter()).copied();
-        let once = all.filter(|at| known.insert(*at));
-        let all: Vec<BlockAt> = once.take(PLAN_BLOCKS_MAX).collect();
-        if let Some(plan) = self.disk.set_plan(task, all.clone())
-            && self.disk.keep_plan(task, &plan).is_err()
+    pub fn plan_noted(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
+        let mut plan = self.plan(task)?;
+        plan.add(&self.disk.plan(task));
+        if let Some(kept) = self.disk.set_plan(task, plan.blocks.clone())
+            && self.disk.keep_plan(task, &kept).is_err()
         {
             add(&self.counts.notes_failed, 1);
         }
-        Ok(all)
+        Ok(plan)
     }
 }

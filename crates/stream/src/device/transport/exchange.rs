@@ -16,8 +16,12 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Exchange {
     /// The requested blocks that have not arrived.
     pub missing: HashSet<BlockAt>,
-    /// The blocks of the requested plan.
+    /// The blocks of the requested plan, as many as are kept.
     pub plan: Vec<BlockAt>,
+    /// The plan has come to its end.
+    pub has_plan: bool,
+    /// The server has learned no start of the task that is whole.
+    pub is_in_part: bool,
     pub refused: Option<Refusal>,
     is_over: bool,
 }
@@ -42,9 +46,13 @@ impl Exchange {
     }
 
     pub fn plan(&mut self, blocks: &[BlockAt], has_more: bool) {
-        self.plan.extend_from_slice(blocks);
-        // Bound the plan of a server that never stops sending.
-        self.is_over = !has_more || self.plan.len() > PLAN_BLOCKS_MAX;
+        self.is_in_part |= blocks.is_empty() && has_more;
+        // Bound the plan of a server that never stops sending. The rest is still received, up to the deadline: blocks
+        // of a plan that is no longer requested would count as wrong.
+        let room = PLAN_BLOCKS_MAX.saturating_sub(self.plan.len());
+        self.plan.extend(blocks.iter().take(room));
+        self.has_plan = !has_more;
+        self.is_over = !has_more;
     }
 
     pub fn refuse(&mut self, reason: Refusal) {
@@ -107,5 +115,33 @@ impl Exchanges {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::FileId;
+
+    #[test]
+    fn a_plan_is_kept_up_to_its_limit_and_received_to_its_end() {
+        let file = FileId(1);
+        let blocks: Vec<BlockAt> = (0..1000).map(|index| BlockAt { file, index }).collect();
+        let mut answer = Exchange::default();
+        for _ in 0..40 {
+            answer.plan(&blocks, true);
+            assert!(!answer.is_over && !answer.has_plan);
+        }
+        answer.plan(&blocks, false);
+        assert!(answer.is_over && answer.has_plan && !answer.is_in_part);
+        assert_eq!(answer.plan.len(), PLAN_BLOCKS_MAX);
+        let mut lost = Exchange::default();
+        lost.plan(&blocks, true);
+        lost.end();
+        assert!(lost.is_over && !lost.has_plan);
+        let mut in_part = Exchange::default();
+        in_part.plan(&[], true);
+        in_part.plan(&[], false);
+        assert!(in_part.has_plan && in_part.is_in_part);
     }
 }

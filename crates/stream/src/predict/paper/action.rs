@@ -161,6 +161,7 @@ impl Action {
             segments,
             others: 0,
             runs: self.runs,
+            is_whole: true,
         }
     }
 }

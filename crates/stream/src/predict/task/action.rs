@@ -73,6 +73,8 @@ pub(super) struct Action {
     pub(super) starts: u64,
     /// Some of it is from an older version of its files, so the next start must be an audit.
     pub(super) is_unconfirmed: bool,
+    /// One of the runs was whole: it did not fail, and was not cut off.
+    pub(super) is_whole: bool,
     /// The minimum likelihood of a guess; grows after wrong guesses. 0 means the value of the settings.
     guess_share: f64,
     planned: Option<Arc<Planned>>,
@@ -84,6 +86,8 @@ pub(super) struct Observed<'a> {
     pub(super) blocks: &'a [BlockAt],
     /// Whether `blocks` has everything that it has read.
     pub(super) is_exact: bool,
+    /// A read has failed, or the run was cut off. What it did not reach is unknown, not unread.
+    pub(super) is_incomplete: bool,
     /// Tells whether it may have read a block unseen, because the block was there before it was requested.
     pub(super) hidden: &'a dyn Fn(BlockAt) -> bool,
     /// Its plan was stopped because it did not follow the plan.
@@ -103,12 +107,14 @@ impl Action {
         exact: u32,
         runs: u64,
         is_unconfirmed: bool,
+        is_whole: bool,
     ) -> Self {
         let mut action = Self {
             entries,
             exact,
             runs,
             is_unconfirmed,
+            is_whole,
             ..Self::default()
         };
         action.index();
@@ -168,6 +174,14 @@ impl Action {
         }
         self.runs += 1;
         counters.runs_learned += 1;
+        if run.is_incomplete {
+            // It only adds blocks. As a run of the history it would push out runs that show what is not read.
+            self.insert(run.blocks, room, counters);
+            self.index();
+            self.choose(settings);
+            return;
+        }
+        self.is_whole = true;
         if !run.is_exact
             && run.files.is_none()
             && self.entries.iter().all(|entry| (run.hidden)(entry.at))
@@ -182,6 +196,26 @@ impl Action {
         if run.is_exact && run.is_ahead {
             self.reorder(run.blocks);
         }
+        self.note_run(run, &read);
+        self.insert(run.blocks, room, counters);
+        self.entries.retain(|entry| {
+            // A block that is pushed in each run and shown by none has no evidence against it.
+            let is_alive = entry.read != 0 || (entry.known == 0 && entry.is_planned);
+            counters.blocks_dropped += u64::from(!is_alive);
+            is_alive
+        });
+        self.index();
+        self.choose(settings);
+        if is_off {
+            // More unread blocks were sent, or would have been, than is allowed. The very next start must be an audit
+            // to show what else is not read, even after a restart of the server.
+            self.starts = 1;
+            self.is_unconfirmed = true;
+        }
+    }
+
+    /// Adds a run to the history of each block. `read`: the blocks that it has read.
+    fn note_run(&mut self, run: &Observed<'_>, read: &HashSet<BlockAt>) {
         let used = match &run.files {
             Some(_) => self.used_in_exact_runs(),
             None => HashMap::new(),
@@ -208,21 +242,6 @@ impl Action {
                 entry.known |= 1;
                 entry.read |= u32::from(is_read);
             }
-        }
-        self.insert(run.blocks, room, counters);
-        self.entries.retain(|entry| {
-            // A block that is pushed in each run and shown by none has no evidence against it.
-            let is_alive = entry.read != 0 || (entry.known == 0 && entry.is_planned);
-            counters.blocks_dropped += u64::from(!is_alive);
-            is_alive
-        });
-        self.index();
-        self.choose(settings);
-        if is_off {
-            // More unread blocks were sent, or would have been, than is allowed. The very next start must be an audit
-            // to show what else is not read, even after a restart of the server.
-            self.starts = 1;
-            self.is_unconfirmed = true;
         }
     }
 

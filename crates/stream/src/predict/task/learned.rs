@@ -3,7 +3,7 @@
 use super::action::Action;
 use super::run::Phase;
 use crate::block::BlockAt;
-use crate::predict::Plan;
+use crate::predict::{Needed, Plan};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -14,13 +14,17 @@ pub(super) struct Task {
     /// Grows with each use of any task.
     pub(super) used: u64,
     /// The result of [`Task::all_needed`], until an action changes.
-    pub(super) needed: Option<Arc<Plan>>,
+    pub(super) needed: Option<Needed>,
 }
 
 impl Task {
     /// Returns every block that may be sent for the task. These are the plan of its start, the blocks that only some of
-    /// its starts read, and those of its other actions.
-    pub(super) fn all_needed(&self) -> Option<Arc<Plan>> {
+    /// its starts read, and those of its other actions. If no start is whole, they are too few to run the task.
+    pub(super) fn all_needed(&self) -> Needed {
+        let startup = self.actions.get(&Phase::Startup);
+        if !startup.is_some_and(|startup| startup.is_whole) {
+            return Needed::Part;
+        }
         let mut known = HashSet::new();
         let mut blocks: Vec<BlockAt> = Vec::new();
         // The startup action is the first one.
@@ -32,10 +36,13 @@ impl Task {
                     .filter(|at| known.insert(*at)),
             );
         }
-        let startup = self.actions.get(&Phase::Startup).and_then(Action::plan);
-        if let Some(plan) = startup.filter(|plan| plan.blocks().count() == blocks.len()) {
-            return Some(Arc::clone(plan));
+        let plan = startup.and_then(Action::plan);
+        if let Some(plan) = plan.filter(|plan| plan.blocks().count() == blocks.len()) {
+            return Needed::Plan(Arc::clone(plan));
         }
-        (!blocks.is_empty()).then(|| Arc::new(Plan::of(&blocks)))
+        match blocks.is_empty() {
+            true => Needed::Nothing,
+            false => Needed::Plan(Arc::new(Plan::of(&blocks))),
+        }
     }
 }

@@ -17,7 +17,7 @@ mod store;
 mod tests;
 
 use super::tokens::Tokens;
-use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
+use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Needed, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::wire::HeldBlocks;
 use action::{Observed, Planned};
@@ -69,6 +69,7 @@ impl TaskPredictor {
         let Some(phase) = run.phase else {
             return;
         };
+        self.end_audit(run);
         let began_ms = run.first_ms;
         let blocks = run.end_phase();
         let is_late = now_ms.saturating_sub(began_ms) <= self.settings.exit_ms;
@@ -85,6 +86,18 @@ impl TaskPredictor {
             return;
         }
         self.learn(run, phase, &blocks, is_exact);
+    }
+
+    /// Makes the next start an audit, if this one was an audit and ends before it has shown what is not read.
+    fn end_audit(&mut self, run: &mut Run) {
+        if !std::mem::take(&mut run.is_audit) || !run.is_incomplete {
+            return;
+        }
+        let task = self.tasks.get_mut(&run.task);
+        if let Some(startup) = task.and_then(|task| task.actions.get_mut(&Phase::Startup)) {
+            startup.is_unconfirmed = true;
+            self.is_changed = true;
+        }
     }
 
     fn knows(&self, task: FileId, phase: Phase) -> bool {
@@ -138,15 +151,15 @@ impl TaskPredictor {
         );
         let action = task.actions.entry(phase).or_default();
         let before = action.entries.len();
-        let (is_incomplete, is_hidden) = (run.is_incomplete, run.hidden());
-        let hidden = |at: BlockAt| is_incomplete || is_hidden(at);
+        let hidden = run.hidden();
         let observed = Observed {
             blocks,
-            is_exact: is_exact && !run.has_company && !is_incomplete,
+            is_exact: is_exact && !run.has_company,
+            is_incomplete: run.is_incomplete,
             hidden: &hidden,
-            was_stopped: run.was_stopped && !is_incomplete,
+            was_stopped: run.was_stopped,
             is_ahead: run.is_ahead,
-            files: run.files_shown(blocks).filter(|_| !is_incomplete),
+            files: run.files_shown(blocks),
             guessed: &run.guessed,
         };
         action.learn(&observed, &self.settings, room, &mut self.counters);
@@ -366,6 +379,7 @@ impl TaskPredictor {
         }
         let mut run = Run::new(task, held.clone(), now_ms);
         let begun = self.start(&mut run, Phase::Startup, may_audit);
+        run.is_audit = begun.is_audit;
         self.runs.insert(token, run, now_ms);
         begun
     }
@@ -432,13 +446,15 @@ impl Predictor for TaskPredictor {
     }
 
     fn cut(&mut self, token: Token, now_ms: u64) {
-        let Some(run) = self.runs.end(token) else {
+        let Some(mut run) = self.runs.end(token) else {
             self.counters.tokens_unknown += 1;
             return;
         };
+        run.is_incomplete = true;
         // Such a run may read later what it has not read yet. Learning from it would count against blocks that it
         // needs. Only if nothing is known is a partial run better than nothing, in case the device does not come back.
         if run.phase.is_some_and(|phase| self.knows(run.task, phase)) {
+            self.end_audit(&mut run);
             self.recorded -= run.recorded();
         } else {
             self.drop_run(run, false, false, now_ms);
@@ -475,12 +491,14 @@ impl Predictor for TaskPredictor {
         task.actions.get(&Phase::Startup)?.plan().cloned()
     }
 
-    fn needed(&mut self, task: FileId) -> Option<Arc<Plan>> {
-        let task = self.tasks.get_mut(&task)?;
+    fn needed(&mut self, task: FileId) -> Needed {
+        let Some(task) = self.tasks.get_mut(&task) else {
+            return Needed::Nothing;
+        };
         if task.needed.is_none() {
-            task.needed = task.all_needed();
+            task.needed = Some(task.all_needed());
         }
-        task.needed.clone()
+        task.needed.clone().unwrap_or_default()
     }
 
     fn actions(&self) -> Vec<ActionInfo> {
@@ -495,6 +513,7 @@ impl Predictor for TaskPredictor {
                         .map_or_else(Vec::new, |plan| plan.pieces.clone()),
                     others: action.others().count(),
                     runs: action.runs,
+                    is_whole: action.is_whole,
                 });
             }
         }

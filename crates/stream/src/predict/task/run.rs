@@ -58,8 +58,11 @@ pub(super) struct Run {
     pub(super) has_company: bool,
     /// It requested blocks of its plan that had not arrived, so it needs them earlier than the plan has them.
     pub(super) is_ahead: bool,
-    /// A read has failed in this phase, or the device has said nothing of its end. What it did not reach is unknown.
+    /// A read has failed in this phase, its connection was lost, or the device has said nothing of its end. What it did
+    /// not reach is unknown.
     pub(super) is_incomplete: bool,
+    /// This start is an audit, and its first phase has not ended.
+    pub(super) is_audit: bool,
     /// The blocks sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
@@ -83,6 +86,7 @@ impl Run {
             has_company: false,
             is_ahead: false,
             is_incomplete: false,
+            is_audit: false,
             guessed: Vec::new(),
             asked: Vec::new(),
             traced: Vec::new(),

@@ -12,8 +12,11 @@ use std::collections::{BTreeMap, HashSet};
 /// The maximum number of actions in a file.
 const ACTIONS_MAX: usize = 1 << 20;
 
-/// The minimum size of an action, in bytes: everything before its blocks.
+/// The minimum size of an action, in bytes: everything before its blocks in the oldest version.
 const ACTION_BYTES_MIN: usize = 30;
+
+/// The first version of the format that says whether a run was whole.
+const WHOLE_VERSION_MIN: u16 = 2;
 
 /// The maximum number of blocks of an action.
 const BLOCKS_MAX: usize = 1 << 24;
@@ -51,6 +54,7 @@ pub(super) fn save(tasks: &BTreeMap<FileId, Task>, catalogue: &dyn Catalogue) ->
         writer.u32(key.0);
         writer.u32(key.1);
         writer.u8(u8::from(action.is_unconfirmed));
+        writer.u8(u8::from(action.is_whole));
         writer.u32(action.exact);
         writer.u64(action.runs);
         writer.u32(entries.len() as u32);
@@ -85,6 +89,8 @@ pub(super) fn load(
             return Err(damaged("an action twice"));
         }
         let was_unconfirmed = reader.flag()?;
+        // An older server did not tell them apart, and nearly all runs are whole.
+        let is_whole = reader.version() < WHOLE_VERSION_MIN || reader.flag()?;
         let exact = reader.u32()?;
         let runs = reader.u64()?;
         let (entries, is_changed) = read_entries(&mut reader, &fates)?;
@@ -98,7 +104,8 @@ pub(super) fn load(
         if let (Some(file), Some(phase)) = (fates[task].file(), phase)
             && !entries.is_empty()
         {
-            let action = Action::restore(entries, exact, runs, was_unconfirmed || is_changed);
+            let is_unconfirmed = was_unconfirmed || is_changed;
+            let action = Action::restore(entries, exact, runs, is_unconfirmed, is_whole);
             stored.push((file, phase, action));
         }
     }
