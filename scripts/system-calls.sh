@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs nodes of the tests under strace, and compares their system calls with the list of node.system_calls
-# (crates/keel/src/node/confinement/calls.rs). Prints calls that the list lacks, each a failure, and calls of the list
+# (crates/node/src/confinement/calls.rs). Prints calls that the list lacks, each a failure, and calls of the list
 # that no node made. The last line is the total:
 #   N passed, N failed, N skipped
 #   scripts/system-calls.sh [FILTER]    a filter of nextest, for tests whose nodes start no program
@@ -11,7 +11,7 @@ export LC_ALL=C
 
 modules='node|node_edges|node_wire|client|watch|http|http_write|http_clients|intake|modbus|upstream|backup|export'
 filter=${1:-"package(keel) and binary(it) and test(/^($modules|region|sparkplug|confinement)::/)"}
-list=crates/keel/src/node/confinement/calls.rs
+list=crates/node/src/confinement/calls.rs
 # Calls from the start of a process until its filter is there, and those of the filter itself.
 of_start='execve seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self setresuid setresgid setgroups
     setfsuid setfsgid setrlimit prlimit64 personality rt_sigtimedwait'

@@ -2,7 +2,7 @@
 
 #[path = "../src/node_keys.rs"]
 mod entry;
-#[path = "../../crates/keel/src/node/key_mark.rs"]
+#[path = "../../crates/node/src/key_mark.rs"]
 mod mark;
 
 fuzz::fuzz_target!(entry::node_keys);

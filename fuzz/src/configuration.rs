@@ -1,7 +1,7 @@
-//! The body of the fuzz target `configuration`. A test of `keel` includes this file too and runs the committed corpus
-//! through it; both have `crate::config`.
+//! The body of the fuzz target `configuration`. A test of `config` includes this file too and runs the committed corpus
+//! through it.
 
-use crate::config::{Config, reload};
+use config::{Config, reload};
 use std::path::Path;
 
 /// Any text is a configuration, or gives one line that names the file and a line of it. The same text gives the same

@@ -1,4 +1,4 @@
-//! The body of the fuzz target `node_keys`. A test of `keel` includes this file too and runs the committed corpus
+//! The body of the fuzz target `node_keys`. A test of `node` includes this file too and runs the committed corpus
 //! through it; both have the reader as `mark`.
 
 use super::mark::{MARK_BYTES, MarkError, PAIRS, VERSION, decode, encode};

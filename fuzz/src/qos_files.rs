@@ -1,8 +1,8 @@
-//! The body of the fuzz target `qos_files`. A test of `keel` includes this file too and runs the committed corpus
-//! through it; both have `crate::qos`.
+//! The body of the fuzz target `qos_files`. A test of `config` includes this file too and runs the committed corpus
+//! through it.
 
-use crate::qos::{Gains, Identified};
 use actuator::Saved;
+use config::qos::{Gains, Identified};
 use control::controller::Mode;
 use control::identify::Sample;
 

@@ -1,7 +1,8 @@
 //! What the programs of Evenkeel share on the command line.
 //!
 //! **Holds:** failures of commands ([`error`]), standard output ([`output`]), signals ([`signals`]), the limit of open
-//! files ([`descriptors`]), random bytes of the kernel ([`random`]).
+//! files ([`descriptors`]), random bytes of the kernel ([`random`]), the progress line of long work ([`progress`]),
+//! whether a file outlives a reboot ([`persistence`]).
 //!
 //! **Must not know:** any command, any room but `base`.
 //!
@@ -14,5 +15,7 @@ pub mod descriptors;
 pub mod error;
 mod limit;
 pub mod output;
+pub mod persistence;
+pub mod progress;
 pub mod random;
 pub mod signals;

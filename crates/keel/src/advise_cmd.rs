@@ -4,10 +4,8 @@ use crate::argument::seconds;
 use crate::cluster_cmd::result_file::link;
 use crate::error::CliError;
 use crate::job_cmd::input::{self, ReadingsArgs};
-use crate::job_cmd::kernel::KernelArgs;
-use crate::kernel::Kernel;
+use crate::job_cmd::kernel::{KernelArgs, kernel_parser};
 use crate::output::Output;
-use crate::progress::Progress;
 use crate::signals;
 use crate::temporary::Written;
 use clap::{Args, ValueEnum};
@@ -18,6 +16,8 @@ use cluster::advisor::{
 use cluster::jobs::LeftOut;
 use cluster::jobs::estimate::{self, Estimate, Sample};
 use cluster::link::LinkCurve;
+use command::progress::Progress;
+use config::Kernel;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "FILE")]
     job: Option<PathBuf>,
     /// Measure this job on this board
-    #[arg(long, value_enum, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", value_parser = kernel_parser())]
     kernel: Option<Kernel>,
     #[command(flatten)]
     readings: ReadingsArgs,

@@ -1,9 +1,7 @@
 //! `keel config`: checks a configuration, prints an example, or tries a message.
 
-use crate::config;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::qos;
 use crate::try_cmd::{self, TryArgs};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -38,7 +36,7 @@ pub(crate) enum ConfigCommand {
 /// Runs one command. Returns the exit status.
 pub(crate) fn run(arguments: &ConfigArgs) -> Result<u8, CliError> {
     match &arguments.command {
-        ConfigCommand::Check { file, json } => config::check(file, *json, qos::look),
+        ConfigCommand::Check { file, json } => config::check(file, *json),
         ConfigCommand::Try(arguments) => try_cmd::run(arguments),
         ConfigCommand::Example => {
             let mut output = Output::new();

@@ -1,7 +1,7 @@
 //! `keel`: the one binary of Evenkeel.
 //!
-//! **Holds:** the command line ([`cli`]) and the wiring of the rooms for each command: the node (`keel run`) and its
-//! clients, `keel flash`, `keel mem`, `keel demo`.
+//! **Holds:** the command line ([`cli`]) and what each command does with the rooms: clients of a node, `keel flash`,
+//! `keel mem`, `keel demo`.
 //!
 //! **Must not know:** the algorithms of a room; it only calls them.
 //!
@@ -15,11 +15,8 @@
 //! stores, `mem_cmd/` on regions, `qos_cmd/` of quality of service, `stream_cmd/` programs from the network,
 //! `cluster_cmd/` several boards, `job_cmd/` jobs on them, `advise_cmd.rs` where to run a job, `doctor_cmd/` what this
 //! machine permits, `power_cmd/` its power use, `bench_cmd.rs`. Shared by commands: `argument.rs` values of arguments,
-//! `progress.rs`, `replacement.rs` a file that replaces another, `persistence.rs` whether a file outlives a reboot,
-//! `mounting.rs` the common part of mounts, `time_text.rs` times as people write them, `kernel.rs` the kinds of jobs,
-//! `temporary.rs` files and folders of a run, `write_cache.rs` a device that loses unflushed data, `qos/` files and
-//! texts of quality of service (`QOS.md` specifies them). The node: `node/` (`NODE.md` specifies its socket),
-//! `config/` its configuration, `status/` its status.
+//! `replacement.rs` a file that replaces another, `mounting.rs` the common part of mounts, `temporary.rs` files and
+//! folders of a run. The crate `node` is what `keel run` starts, and `config` reads its configuration.
 
 mod advise_cmd;
 mod argument;
@@ -27,32 +24,20 @@ mod bench_cmd;
 mod cli;
 mod client;
 mod cluster_cmd;
-mod config;
 mod config_cmd;
 mod demo_cmd;
 mod doctor_cmd;
 mod flash_cmd;
 mod job_cmd;
-mod kernel;
 mod mem_cmd;
 mod mounting;
-mod node;
-mod persistence;
 mod power_cmd;
-mod progress;
-mod qos;
 mod qos_cmd;
 mod replacement;
-#[cfg(test)]
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 mod run_cmd;
-mod status;
 mod stream_cmd;
 mod temporary;
-mod time_text;
 mod try_cmd;
-mod write_cache;
 
 use command::{descriptors, error, output, random, signals};
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! `keel run`: the node.
 
 use crate::error::CliError;
-use crate::node;
 use clap::Args;
 use std::path::PathBuf;
 

@@ -2,13 +2,11 @@
 //!
 //! The message takes the way that it takes in a node. Where readings would go to the database, they are recorded here.
 
-use crate::config::{Config, SubscribeConfig};
 use crate::error::{CliError, STATUS_FAILURE};
-use crate::node::settings;
 use crate::output::Output;
-use crate::time_text::format_time;
 use base::clock::{Clock, SystemClock};
 use clap::Args;
+use config::{Config, SubscribeConfig};
 use db::value::Value;
 use db::{Owners, Time};
 use ingest::intake::{
@@ -17,6 +15,8 @@ use ingest::intake::{
 };
 use ingest::pattern;
 use libkeel::protocol::{Nanoseconds, Shown};
+use node::settings;
+use node::time_text::format_time;
 use serde_json::json;
 use std::fmt::Write;
 use std::io::Read;

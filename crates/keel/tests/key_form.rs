@@ -107,7 +107,10 @@ fn a_store_keeps_the_meaning_of_tags_with_another_default() {
     assert!(node.stop().success());
     // The store is marked, and the configuration leaves the form to it.
     let image = node.dir.file("keel-data/store.img");
-    let mark = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/node-keys-1");
+    let mark = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../node/tests/golden/node-keys-1"
+    );
     ok(&["flash", "put", image.to_str().unwrap(), "node-keys", mark]);
     std::fs::write(node.dir.file("keel.toml"), SMALL).unwrap();
     node.restart();
@@ -134,7 +137,7 @@ fn a_mark_of_a_later_program_is_refused_where_a_key_depends_on_it() {
     assert!(node.stop().success());
     let mut later = std::fs::read(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/tests/golden/node-keys-1"
+        "/../node/tests/golden/node-keys-1"
     ))
     .unwrap();
     later.truncate(16);

@@ -2,7 +2,7 @@
 //! with tickets. It has periodic tasks whose data and compute time the node's monitor sees.
 //!
 //! **Holds:** the client ([`Node`], [`Key`], [`Ticket`], [`Task`]), the protocol of the node's socket, a blocking
-//! connection to it, and the file beside the socket that says where values are. `crates/keel/NODE.md` specifies every
+//! connection to it, and the file beside the socket that says where values are. `crates/node/NODE.md` specifies every
 //! field.
 //!
 //! **Must not know:** the configuration, the command line, how the node answers, the bytes of a region or of a store.

@@ -1,4 +1,4 @@
-//! Where other processes find a node's values, read from a file beside its socket: `crates/keel/NODE.md`, "Values in a
+//! Where other processes find a node's values, read from a file beside its socket: `crates/node/NODE.md`, "Values in a
 //! region".
 
 use serde::{Deserialize, Serialize};

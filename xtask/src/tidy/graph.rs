@@ -30,6 +30,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("egress", &["db", "flash", "tls"]),
     ("cluster", &[]),
     (
+        "config",
+        &[
+            "actuator", "cluster", "command", "control", "db", "egress", "ingest", "tls",
+        ],
+    ),
+    (
+        "node",
+        &[
+            "actuator", "cluster", "command", "config", "control", "db", "egress", "flash",
+            "ingest", "libkeel", "mem", "tls",
+        ],
+    ),
+    (
         "keel",
         &[
             "flash",
@@ -38,15 +51,16 @@ const EDGES: &[(&str, &[&str])] = &[
             "mem-mount",
             "db",
             "control",
-            "actuator",
             "stream",
             "stream-mount",
             "cluster",
             "command",
+            "config",
             "demo",
             "ingest",
             "egress",
             "libkeel",
+            "node",
             "tls",
         ],
     ),
@@ -94,7 +108,9 @@ const RESERVED: &[Reserved] = &[
             "monoio",
             "compio",
         ],
-        rooms: &["ingest", "egress", "stream", "tls", "keel", "sim", "bench"],
+        rooms: &[
+            "ingest", "egress", "stream", "tls", "node", "keel", "sim", "bench",
+        ],
         test_rooms: &[],
     },
     Reserved {

@@ -22,11 +22,12 @@ const SEAM_CALLS: &[(&str, &str)] = &[
     ("File::open", "take a reader or a base::block::BlockDevice"),
 ];
 
-/// Folders that may use [`SEAM_CALLS`]: the interfaces themselves, the main program, and the benchmarks.
+/// Folders that may use [`SEAM_CALLS`]: the interfaces themselves, the node, the programs, and the benchmarks.
 const SEAM_FOLDERS: &[&str] = &[
     "crates/base/",
     "crates/command/",
     "crates/demo/",
+    "crates/node/",
     "crates/keel/",
     "crates/bench/",
 ];

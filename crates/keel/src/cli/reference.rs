@@ -4,11 +4,11 @@
 
 use super::Cli;
 use super::pages::visible;
-use crate::config::example;
-use crate::status::CODES;
 use base::error::Code;
 use clap::{Command, CommandFactory};
+use config::example;
 use egress::http::{Kind, METRICS, Metric, metric_names};
+use node::status::CODES;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;

@@ -6,10 +6,10 @@ use super::error::{failed, strange};
 use crate::error::CliError;
 use crate::flash_cmd::backup::{Draft, Shape};
 use crate::output::Output;
-use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::error::Code;
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use libkeel::protocol::{self, BackupBegun, BackupEnd, BackupFile, Failure, Kind};
 use serde_json::json;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub(crate) struct BackupArgs {
 
 /// Makes a backup.
 pub(crate) fn run(arguments: &BackupArgs) -> Result<u8, CliError> {
-    crate::flash_cmd::explain_file_limit();
+    node::stores::explain_file_limit();
     let to = &Draft::target(&arguments.file, arguments.force)?;
     let mut connection = Connection::open(&arguments.node)?;
     connection.send(Kind::Backup, &protocol::Backup {})?;

@@ -1,8 +1,8 @@
 //! The endpoint of the node: its socket, as named by the arguments or a configuration.
 
-use crate::config::Config;
 use crate::error::{CliError, describe};
 use clap::Args;
+use config::Config;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;

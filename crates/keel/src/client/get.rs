@@ -5,13 +5,13 @@ use super::endpoint::{Endpoint, NodeArgs};
 use super::error::strange;
 use super::region::{NoAnswer, Values};
 use super::value::{completed, printable, value_text};
-use crate::config::REGION_TABLE;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::{age_text, format_time};
 use clap::{Args, ValueEnum};
+use config::REGION_TABLE;
 use db::Time;
 use libkeel::protocol::{self, Kind, Nanoseconds};
+use node::time_text::{age_text, format_time};
 use serde::Deserialize;
 use std::path::PathBuf;
 

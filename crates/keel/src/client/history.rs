@@ -7,10 +7,10 @@ use super::time::{now_ms, parse_time};
 use super::value::{completed, printable, value_text};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::format_time;
 use clap::Args;
 use db::Time;
 use libkeel::protocol::{self, End, Kind, Nanoseconds};
+use node::time_text::format_time;
 use serde::Deserialize;
 use serde_json::value::Value;
 

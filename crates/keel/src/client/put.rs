@@ -6,13 +6,13 @@ use super::error::failed;
 use super::time::{now_ms, parse_time};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text;
 use base::error::Code;
 use clap::Args;
 use db::Time;
 use db::value::{DOUBLE_EXACT_MAX, Value};
 use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
 use libkeel::protocol::{self, Failure, Kind, Nanoseconds, PutValue, Stored};
+use node::time_text;
 
 /// Exit status if the node dropped the reading on purpose: nothing failed, and nothing is stored.
 const STATUS_SHED: u8 = 3;
@@ -184,11 +184,11 @@ mod tests {
             assert_eq!(remedy_of("the time lies too far", ms), "change [time]");
         }
         assert_eq!(
-            crate::time_text::format_ms(TIME_MS_MIN),
+            node::time_text::format_ms(TIME_MS_MIN),
             "2000-01-01T00:00:00.000Z"
         );
         assert_eq!(
-            crate::time_text::format_ms(TIME_MS_MAX),
+            node::time_text::format_ms(TIME_MS_MAX),
             "2200-01-01T00:00:00.000Z"
         );
     }

@@ -2,8 +2,6 @@
 
 use super::error::failed;
 use crate::error::CliError;
-use crate::mem_cmd::region_error;
-use crate::node::get::{no_such_key, unreadable};
 use base::clock::SystemClock;
 use db::VALUE_BYTES_LIMIT;
 use db::shared::{SharedError, TableReader};
@@ -11,6 +9,8 @@ use db::table::Now;
 use libkeel::protocol::{Failure, Kind, Latest, Nanoseconds, Shown};
 use libkeel::whereabouts::{AT, Whereabouts, path_beside, run_text};
 use mem::Attachment;
+use node::regions::region_error;
+use node::{no_such_key, unreadable};
 use std::path::{Path, PathBuf};
 
 /// The location of the values, and the run that owns them.

@@ -5,9 +5,9 @@ use super::endpoint::NodeArgs;
 use super::error::strange;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::status::Report;
 use clap::Args;
 use libkeel::protocol::{self, Kind};
+use node::status::Report;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \

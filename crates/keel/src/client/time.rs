@@ -10,6 +10,5 @@ pub(crate) fn now_ms() -> i64 {
 
 /// Parses a time that the user has written.
 pub(super) fn parse_time(text: &str, now_ms: i64) -> Result<Time, CliError> {
-    crate::time_text::parse(text, now_ms)
-        .map_err(|forms| CliError::usage(text, "is no time", forms))
+    node::time_text::parse(text, now_ms).map_err(|forms| CliError::usage(text, "is no time", forms))
 }

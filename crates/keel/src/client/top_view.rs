@@ -1,7 +1,7 @@
 //! The picture of `keel top`, made for 80 columns and 24 lines. Every state is a word as well as a colour.
 
-use crate::progress::bytes_text;
-use crate::status::{AlarmFigures, MountFigures, Report, State, UpstreamFigures, grouped, span};
+use command::progress::bytes_text;
+use node::status::{AlarmFigures, MountFigures, Report, State, UpstreamFigures, grouped, span};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -526,8 +526,10 @@ fn reason_lines(report: &Report, seen: &Seen) -> Vec<Line<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qos::{PeriodState, TaskState};
-    use crate::status::{ActiveFigures, JobFigures, NodeFigures, PowerFigures, TaskFigures};
+    use node::status::{
+        ActiveFigures, JobFigures, MountTraffic, NodeFigures, PeriodState, PowerFigures,
+        TaskFigures, TaskState,
+    };
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -550,7 +552,7 @@ mod tests {
             deadline_misses: 7,
             ..TaskState::default()
         }];
-        figures.mqtt = Some(crate::status::MqttFigures::default());
+        figures.mqtt = Some(node::status::MqttFigures::default());
         Report::new(figures)
     }
 
@@ -632,7 +634,15 @@ mod tests {
             "plant".clone_into(&mut broker.name);
             (broker.connected, broker.connects, broker.waiting) = (true, 1, 3);
         }
-        figures.mounts = vec![MountFigures::streaming(Some(0))];
+        figures.mounts = vec![MountFigures {
+            name: "tools".to_owned(),
+            mounted: true,
+            traffic: MountTraffic {
+                connections: Some(0),
+                ..MountTraffic::default()
+            },
+            ..MountFigures::default()
+        }];
         let program = |name: &str, state: &str, failing| TaskFigures {
             name: name.to_owned(),
             state: state.to_owned(),

@@ -7,9 +7,9 @@ use super::get::{Latest, notes};
 use super::value::{completed, printable, value_text};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::format_time;
 use clap::Args;
 use libkeel::protocol::{self, Kind};
+use node::time_text::format_time;
 use serde::Deserialize;
 
 #[derive(Debug, Args)]

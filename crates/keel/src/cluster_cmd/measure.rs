@@ -8,7 +8,6 @@ use crate::argument::label;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::power_cmd::sources::check_meter;
-use crate::progress::Progress;
 use crate::signals;
 use crate::temporary::new_file;
 use base::clock::{Clock, SystemClock};
@@ -22,6 +21,7 @@ use cluster::results::{
     Benchmark, Header, Host, Known, Link, Mode, Origin, PowerRow, ResultFile, Row,
 };
 use cluster::statistics::Median;
+use command::progress::Progress;
 use serde_json::json;
 use std::fmt::Display;
 use std::io::Write;

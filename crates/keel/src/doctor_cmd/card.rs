@@ -2,11 +2,11 @@
 
 use super::finding::{Fact, Finding, as_object, text_of};
 use crate::error::CliError;
-use crate::flash_cmd::device_error;
-use crate::persistence;
-use crate::progress::Progress;
 use base::block::{BLOCK_BYTES, BlockDevice, FileDevice, FileDeviceOptions};
 use base::histogram::Histogram;
+use command::persistence;
+use command::progress::Progress;
+use node::stores::device_error;
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -3,11 +3,11 @@
 use super::finding::{Fact, Finding, text_of};
 use super::observer::Names;
 use super::speed;
-use crate::node::confinement::landlock_version;
 use crate::power_cmd::sources::{self, PowerSourceArgs};
 use base::clock::{Clock, SystemClock};
 use cluster::power::{Power, Root, why_none};
 use db::realtime;
+use node::landlock_version;
 use std::path::Path;
 use std::time::Duration;
 

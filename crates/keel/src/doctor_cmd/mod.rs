@@ -12,12 +12,12 @@ mod page;
 mod speed;
 
 use crate::client;
-use crate::config::Config;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::power_cmd::sources::PowerSourceArgs;
-use crate::progress::Progress;
 use clap::Args;
+use command::progress::Progress;
+use config::Config;
 use finding::{Finding, Verdict, as_object};
 use observer::Observer;
 use serde_json::json;

@@ -1,13 +1,12 @@
 //! `keel flash append`: appends to a file of the store, piece by piece.
 
-use super::error::{file_error, store_error};
-use super::open::{Access, open};
 use super::source::Source;
 use super::text::name_text;
 use crate::error::CliError;
-use crate::progress::Progress;
 use clap::Args;
+use command::progress::Progress;
 use flash::APPEND_ATOMIC_BYTES_MAX;
+use node::stores::{Access, file_error, open, store_error};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

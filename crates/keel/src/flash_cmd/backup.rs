@@ -2,17 +2,17 @@
 
 use super::deferred_superblock::DeferredSuperblock;
 use super::draft::{behind_links, put_in_place, remove_old_draft};
-use super::error::{check_error, device_error, file_error, store_error};
-use super::image::find_image;
 use super::interruption::Interruption;
 use super::new_image::NewImage;
-use super::open::{Access, open_device};
 use super::prepare::{Prepared, StoreOptions, prepare};
 use crate::error::{CliError, STATUS_FAILURE};
-use crate::node::image::with_suffix;
-use crate::progress::Progress;
 use base::block::{BLOCK_BYTES, BlockDevice, FileDevice};
+use command::progress::Progress;
 use flash::{FileHandle, OpenOptions, PAYLOAD_BYTES, Store};
+use node::stores::{
+    Access, check_error, device_error, file_error, find_image, open_device, store_error,
+};
+use node::with_suffix;
 use std::path::{Path, PathBuf};
 
 /// Additional blocks: what the store itself needs, and a margin.
@@ -256,7 +256,7 @@ mod tests {
                 .finish(files, &Progress::start(String::new()))
                 .unwrap();
             assert_eq!(made.files, files);
-            let store = super::super::open::open_alone(&to, false).unwrap();
+            let store = node::stores::open_alone(&to, false).unwrap();
             assert_eq!(store.layout().hash_key, [7; 16]);
             assert_eq!(store.statistics().files, files);
         }
@@ -276,7 +276,7 @@ mod tests {
         let part = with_suffix(&to, ".part");
         let copy = dir.join("copy");
         std::fs::copy(&part, &copy).unwrap();
-        let error = super::super::open::open_alone(&copy, false).err().unwrap();
+        let error = node::stores::open_alone(&copy, false).err().unwrap();
         assert!(
             error.to_string().contains("not an Evenkeel flash store"),
             "{error}"

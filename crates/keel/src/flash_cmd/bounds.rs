@@ -1,11 +1,11 @@
 //! `keel flash bounds`: the maximum number of device operations of each call.
 
-use super::open::{Access, open};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::bytes_text;
 use base::block::BLOCK_BYTES;
 use clap::Args;
+use command::progress::bytes_text;
+use node::stores::{Access, open};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

@@ -1,16 +1,15 @@
 //! `keel flash check`: reads every block, and reports all damage.
 
-use super::error::{check_error, store_error};
 use super::interruption::Interruption;
-use super::open::{Access, open_device};
 use super::read_progress::ReadProgress;
 use super::repair;
 use super::text::shown_path;
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::{Output, counted};
-use crate::progress::Progress;
 use clap::Args;
+use command::progress::Progress;
 use flash::{OpenOptions, Store};
+use node::stores::{Access, check_error, open_device, store_error};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

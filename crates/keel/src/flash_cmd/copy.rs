@@ -1,20 +1,18 @@
 //! `keel flash copy`: all files of a store into a new one.
 
 use super::deferred_superblock::DeferredSuperblock;
-use super::error::{device_error, store_error};
-use super::image::{find_image, refuse_the_image};
-use super::open::{Access, open};
 use super::prepare::{StoreOptions, prepare, warn_of_memory};
 use super::text::shown_path;
 use super::transfer::{compare, fill, list, stop_error};
 use crate::argument::size;
 use crate::error::CliError;
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{BLOCK_BYTES, BlockDevice};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use flash::{FormatOptions, Store};
+use node::stores::{Access, device_error, find_image, open, refuse_the_image, store_error};
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Drafts: a file that is written under another name, and gets its own name when it is complete.
 
-use super::open::{Access, open_device};
 use crate::error::CliError;
+use node::stores::{Access, open_device};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;

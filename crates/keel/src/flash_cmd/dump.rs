@@ -1,11 +1,11 @@
 //! `keel flash dump`: the layout of the store.
 
-use super::open::{Access, open};
 use super::text::uuid_text;
 use crate::error::CliError;
 use crate::output::Output;
 use base::block::BLOCK_BYTES;
 use clap::Args;
+use node::stores::{Access, open};
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -1,15 +1,15 @@
 //! `keel flash format`: makes an empty store.
 
-use super::error::store_error;
 use super::prepare::{StoreOptions, prepare, warn_of_memory};
 use super::text::{shown_path, uuid_text};
 use crate::argument::size;
 use crate::error::CliError;
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use flash::Store;
+use node::stores::store_error;
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -1,17 +1,17 @@
 //! `keel flash get`: copies a file of the store to standard output or to a file, and salvages a damaged one.
 
-use super::error::file_error;
-use super::image::{refuse_the_image, standard_metadata};
-use super::open::{Access, is_held, open, read_error};
 use super::text::{is_dash, name_text};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::Progress;
 use crate::replacement::Replacement;
 use crate::signals;
 use base::block::FileDevice;
 use clap::Args;
+use command::progress::Progress;
 use flash::{FileHandle, PAYLOAD_BYTES, Store};
+use node::stores::{
+    Access, file_error, is_held, open, read_error, refuse_the_image, standard_metadata,
+};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Write};

@@ -1,18 +1,16 @@
 //! `keel flash grow`.
 
-use super::error::store_error;
-use super::image::find_image;
 use super::interruption::Interruption;
-use super::open::{Access, open, open_device, open_held};
 use super::prepare;
 use super::text::shown_path;
 use crate::argument::size;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::{Progress, bytes_text};
 use base::block::{BLOCK_BYTES, FileDevice};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use flash::{DEVICE_BLOCKS_MAX, Store};
+use node::stores::{Access, find_image, open, open_device, open_held, store_error};
 use serde_json::json;
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};

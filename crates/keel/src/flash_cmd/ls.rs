@@ -1,11 +1,10 @@
 //! `keel flash ls`: the files of a store.
 
-use super::error::store_error;
-use super::open::{Access, open, read_error};
 use super::text::shown_name;
 use crate::error::CliError;
 use crate::output::Output;
 use clap::Args;
+use node::stores::{Access, open, read_error, store_error};
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -1,11 +1,11 @@
 //! `keel flash`: commands on a store in an image file or on a block device.
 //!
 //! **Files:** a command is the file of its name, `check.rs` with `repair.rs`; `restore.rs` is `keel restore`,
-//! `backup.rs` the file that `keel backup` writes. Shared: `image.rs` what a path is, `open.rs` opening a store,
-//! `prepare.rs` a place for a new store, `transfer.rs` its content, `draft.rs` names of incomplete files,
-//! `new_image.rs` a file that is removed on failure, `deferred_superblock.rs` a store that is none before its end,
-//! `read_progress.rs` a device that reports reads, `source.rs` input, `interruption.rs` signals, `error.rs` and
-//! `holder.rs` errors, `text.rs` names.
+//! `backup.rs` the file that `keel backup` writes. Shared: `prepare.rs` a place for a new store, `transfer.rs` its
+//! content, `draft.rs` names of incomplete files, `new_image.rs` a file that is removed on failure,
+//! `deferred_superblock.rs` a store that is none before its end, `read_progress.rs` a device that reports reads,
+//! `source.rs` input, `interruption.rs` signals, `text.rs` names. The module `stores` of the crate `node` opens stores
+//! and has their errors.
 
 mod append;
 pub(crate) mod backup;
@@ -15,18 +15,14 @@ mod copy;
 mod deferred_superblock;
 mod draft;
 mod dump;
-mod error;
 mod format;
 mod get;
 mod grow;
-mod holder;
-mod image;
 pub(crate) mod interruption;
 mod ls;
 mod mount;
 mod mv;
 mod new_image;
-mod open;
 mod prepare;
 mod put;
 mod read_progress;
@@ -46,14 +42,13 @@ use check::CheckArgs;
 use clap::{Args, Subcommand};
 use copy::CopyArgs;
 use dump::DumpArgs;
-pub(crate) use error::{device_error, store_error};
 use format::FormatArgs;
 use get::GetArgs;
 use grow::GrowArgs;
 use ls::LsArgs;
 use mount::MountArgs;
 use mv::MvArgs;
-pub(crate) use open::{explain_file_limit, open_alone};
+use node::stores::explain_file_limit;
 use put::PutArgs;
 use rm::RmArgs;
 use stat::StatArgs;

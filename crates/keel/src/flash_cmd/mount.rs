@@ -1,17 +1,16 @@
 //! `keel flash mount`: a store as a directory, until it is unmounted or told to stop.
 
-use super::error::{device_error, store_error};
-use super::image::find_image;
 use crate::argument::{identity, permission_bits};
 use crate::error::CliError;
 use crate::mounting::{self, StopSignals, unmount_command};
 use crate::output::{Output, counted};
-use crate::progress::bytes_text;
 use base::block::{BLOCK_BYTES, FileDevice, FileDeviceOptions};
 use base::clock::SystemClock;
 use clap::Args;
+use command::progress::bytes_text;
 use flash::{OpenOptions, Store};
 use flash_mount::{Leftovers, MountError, MountOptions, Mounted, Presentation};
+use node::stores::{device_error, find_image, store_error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

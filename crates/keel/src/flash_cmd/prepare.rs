@@ -1,21 +1,19 @@
 //! Prepares a file or device for a new store, and decides what may be overwritten.
 
 use super::draft::sync_folder;
-use super::error::{device_error, store_error};
-use super::image::find_image;
 use super::interruption::Interruption;
 use super::new_image::NewImage;
-use super::open::{Access, device_options, open_device};
 use crate::error::CliError;
 use crate::output::counted;
-use crate::persistence;
-use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{
     BLOCK_BYTES, BlockDevice, Content, DeviceError, FileDevice, FileDeviceOptions, Geometry,
     find_content,
 };
+use command::persistence;
+use command::progress::{Progress, bytes_text};
 use flash::{FormatOptions, OpenOptions, Store};
+use node::stores::{Access, device_error, device_options, find_image, open_device, store_error};
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;

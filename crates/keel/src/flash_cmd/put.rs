@@ -1,14 +1,13 @@
 //! `keel flash put`: stores a whole file atomically.
 
-use super::error::{file_error, store_error};
 use super::interruption::Interruption;
-use super::open::{Access, open};
 use super::source::Source;
 use super::text::name_text;
 use crate::error::CliError;
-use crate::progress::{Progress, bytes_text};
 use base::block::BLOCK_BYTES;
 use clap::Args;
+use command::progress::{Progress, bytes_text};
+use node::stores::{Access, file_error, open, store_error};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

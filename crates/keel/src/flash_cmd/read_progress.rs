@@ -1,7 +1,7 @@
 //! A device that reports how much has been read from it: for work whose progress only the device knows.
 
-use crate::progress::Progress;
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};
+use command::progress::Progress;
 
 pub(super) struct ReadProgress<'a, D> {
     below: D,

@@ -1,14 +1,13 @@
 //! `keel flash check --repair`.
 
-use super::error::{check_error, store_error};
 use super::interruption::Interruption;
-use super::open::{Access, open_device};
 use super::text::{shown_name, shown_path};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use base::block::{BLOCK_BYTES, FileDevice};
+use command::progress::{Progress, bytes_text};
 use flash::{CheckReport, Finding, LostFile, OpenOptions, RepairReport, Store};
+use node::stores::{Access, check_error, open_device, store_error};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -2,22 +2,23 @@
 
 use super::deferred_superblock::DeferredSuperblock;
 use super::draft::{behind_links, put_in_place, remove_old_draft};
-use super::error::{device_error, store_error};
-use super::image::{find_image, refuse_the_image};
-use super::open::{Access, explain_file_limit, open, open_device};
 use super::prepare::{Prepared, StoreOptions, prepare, warn_of_memory};
 use super::text::shown_path;
 use super::transfer::{self, Stop};
 use crate::argument::size;
-use crate::config::Config;
 use crate::error::CliError;
-use crate::node::image::{files_max, with_suffix};
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{BLOCK_BYTES, BlockDevice};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
+use config::Config;
 use flash::{PAYLOAD_BYTES, Store};
+use node::stores::{
+    Access, device_error, explain_file_limit, find_image, open, open_device, refuse_the_image,
+    store_error,
+};
+use node::{files_max, with_suffix};
 use serde_json::json;
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,10 +1,9 @@
 //! `keel flash rm`: deletes a file of the store.
 
-use super::error::{file_error, store_error};
-use super::open::{Access, open};
 use super::text::name_text;
 use crate::error::CliError;
 use clap::Args;
+use node::stores::{Access, file_error, open, store_error};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! The source of bytes that a command stores: a file, or standard input.
 
-use super::image::{refuse_the_image, standard_metadata};
 use super::text::is_dash;
 use crate::error::CliError;
+use node::stores::{refuse_the_image, standard_metadata};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;

@@ -1,13 +1,12 @@
 //! `keel flash stat`: figures of the store, or of one file.
 
-use super::error::file_error;
-use super::open::{Access, open, read_error};
 use super::text::{name_text, shown_name};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::bytes_text;
 use base::block::BLOCK_BYTES;
 use clap::Args;
+use command::progress::bytes_text;
+use node::stores::{Access, file_error, open, read_error};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Copies all files of a store into a new one, and compares them: for `keel flash copy` and `keel restore`.
 
-use super::error::{file_error, store_error};
 use crate::error::CliError;
 use base::block::BlockDevice;
 use flash::{OpenOptions, PAYLOAD_BYTES, Store};
+use node::stores::{file_error, store_error};
 use std::path::Path;
 
 /// Bytes read at a time: whole blocks.

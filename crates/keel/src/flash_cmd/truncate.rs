@@ -1,13 +1,12 @@
 //! `keel flash truncate`: sets the length of a file of the store.
 
-use super::error::{file_error, store_error};
-use super::open::{Access, open};
 use super::text::name_text;
 use crate::argument::size;
 use crate::error::CliError;
-use crate::progress::bytes_text;
 use base::block::BLOCK_BYTES;
 use clap::Args;
+use command::progress::bytes_text;
+use node::stores::{Access, file_error, open, store_error};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -4,10 +4,10 @@
 //! its power. With `job.check = "never"` neither the time on one rank nor the power is updated.
 
 use super::text_file;
-use crate::config::{JobConfig, beside};
 use crate::error::CliError;
 use cluster::advisor::{Input, Origin, Privacy, Question, parse_question, question_text};
 use cluster::jobs::{Order, estimate};
+use config::{JobConfig, beside};
 use serde_json::Value;
 use std::path::PathBuf;
 

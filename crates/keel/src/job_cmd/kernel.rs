@@ -1,27 +1,29 @@
 //! How a job cuts readings into windows and analyses them: its options.
 
-use crate::config::JobConfig;
 use crate::error::CliError;
-use crate::kernel::Kernel;
-use clap::builder::{PossibleValue, RangedU64ValueParser};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use cluster::jobs::Settings;
+use config::{JobConfig, Kernel};
 
-impl ValueEnum for Kernel {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Vibration, Self::KMeans, Self::MatrixProfile]
-    }
+/// The jobs, in the order of the help.
+const KERNELS: [Kernel; 3] = [Kernel::Vibration, Kernel::KMeans, Kernel::MatrixProfile];
 
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let help = match self {
-            Self::Vibration => "Vibration features of each window's spectrum",
-            Self::KMeans => "Clusters of usual windows, and the windows that are unusual",
-            Self::MatrixProfile => {
-                "Nearest neighbour of each window: repeated patterns and outliers"
-            }
-        };
-        Some(PossibleValue::new(self.name()).help(help))
+fn help(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::Vibration => "Vibration features of each window's spectrum",
+        Kernel::KMeans => "Clusters of usual windows, and the windows that are unusual",
+        Kernel::MatrixProfile => "Nearest neighbour of each window: repeated patterns and outliers",
     }
+}
+
+/// Returns the parser of the name of a job.
+pub(crate) fn kernel_parser() -> impl TypedValueParser<Value = Kernel> {
+    let values = KERNELS.map(|kernel| PossibleValue::new(kernel.name()).help(help(kernel)));
+    PossibleValuesParser::new(values).try_map(|name| {
+        let found = KERNELS.into_iter().find(|kernel| kernel.name() == name);
+        found.ok_or("is no job")
+    })
 }
 
 /// How a job cuts readings into windows and analyses them.
@@ -45,7 +47,7 @@ pub(crate) struct KernelArgs {
 }
 
 /// A number within a range.
-fn counts(least: usize, most: usize) -> impl clap::builder::TypedValueParser<Value = usize> {
+fn counts(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
     RangedU64ValueParser::<usize>::new().range(least as u64..=most as u64)
 }
 

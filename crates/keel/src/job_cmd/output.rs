@@ -5,8 +5,6 @@ use super::input::{self, number_of};
 use super::state::State;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::bytes_text;
-use crate::time_text::format_ms;
 use cluster::advisor::{Advice, Estimate, Fit, Input, Minimise, Origin, Privacy, Question, advise};
 use cluster::jobs::energy::BoardEnergy;
 use cluster::jobs::estimate::{FRACTION_SPREAD_MAX, fraction_contradiction, fraction_remark};
@@ -14,6 +12,8 @@ use cluster::jobs::lines::Report;
 use cluster::jobs::{LeftOut, Order, Sameness};
 use cluster::link::LinkCurve;
 use cluster::results::Known;
+use command::progress::bytes_text;
+use node::time_text::format_ms;
 use serde_json::{Value, json};
 
 /// All results at the end of a run.

@@ -3,8 +3,8 @@
 //! includes it.
 
 use super::text_file::{read, replace};
-use crate::config::{JobConfig, beside};
 use crate::error::CliError;
+use config::{JobConfig, beside};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

@@ -7,13 +7,13 @@ use super::kernel::KernelArgs;
 use super::overhead;
 use super::text_file::read;
 use crate::cluster_cmd::result_file::link;
-use crate::config::JobConfig;
 use crate::error::CliError;
 use cluster::advisor::{
     Advice, Fit, Input, Minimise, Origin, Place, Privacy, Question, advise, parse_question,
 };
 use cluster::jobs::worker::Check;
 use cluster::measure::{HostEntry, parse_hosts};
+use config::JobConfig;
 use serde_json::{Value, json};
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! `keel cluster run`: a job on several boards, or on several ranks of this machine.
 
 use super::input::{self, ReadingsArgs};
-use super::kernel::KernelArgs;
+use super::kernel::{KernelArgs, kernel_parser};
 use super::output;
 use super::processes::{END_TIME_MAX, Heard, Processes};
 use super::state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
@@ -10,14 +10,14 @@ use crate::cluster_cmd::boards::{Boards, BoardsArgs, is_here, last_line, listed}
 use crate::cluster_cmd::ranks::blamed;
 use crate::cluster_cmd::result_file;
 use crate::error::CliError;
-use crate::kernel::Kernel;
-use crate::progress::Progress;
 use crate::signals;
 use crate::temporary::new_file;
 use clap::Args;
 use cluster::jobs::lines::Line;
 use cluster::jobs::worker::{Check, Options};
 use cluster::jobs::{Order, Sameness};
+use command::progress::Progress;
+use config::Kernel;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ const GRACE_S: u64 = 60;
     boards. --local needs no MPI.")]
 pub(crate) struct RunArgs {
     /// Job to run
-    #[arg(value_enum)]
+    #[arg(value_parser = kernel_parser())]
     pub(crate) kernel: Kernel,
     /// File with one board per line: NAME, NAME:RANKS or NAME slots=RANKS
     #[arg(

@@ -2,8 +2,8 @@
 //! try them again after a number of runs that doubles with each failure, up to a limit.
 
 use super::text_file::{read, replace};
-use crate::config::{JobConfig, beside};
 use crate::error::CliError;
+use config::{JobConfig, beside};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -93,8 +93,8 @@ pub(super) fn forget_tried(job: &JobConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
     use crate::temporary::Folder;
+    use config::Config;
 
     #[test]
     fn suspects_are_left_out_for_twice_as_many_runs_after_each_failure_up_to_a_limit() {

@@ -1,7 +1,7 @@
 //! Small files of text beside the result of a job.
 
-use crate::config::beside;
 use crate::error::CliError;
+use config::beside;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,13 +1,13 @@
 //! `keel mem check`: checks whether all tables of a region agree, and repairs them.
 
-use super::error::region_error;
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::flash_cmd::interruption::Interruption;
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use mem::check::CheckReport;
 use mem::{Error, PAGE_BYTES};
+use node::regions::region_error;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

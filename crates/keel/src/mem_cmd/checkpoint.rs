@@ -1,111 +1,16 @@
 //! `keel mem checkpoint`: saves a region's files to a flash store, which survives power loss.
 
-use super::error::region_error;
-use super::storage::FlashStorage;
+use super::entry::AT;
 use crate::error::CliError;
 use crate::flash_cmd::interruption::Interruption;
-use crate::flash_cmd::open_alone;
 use crate::output::Output;
-use crate::progress::{Progress, bytes_text};
-use base::block::FileDevice;
 use clap::Args;
-use mem::checkpoint::{self, CheckpointError, SaveOptions, SaveReport, StorageError, Taken};
-use mem::{Attachment, Node};
+use command::progress::{Progress, bytes_text};
+use mem::Attachment;
+use mem::checkpoint::SaveReport;
+use node::regions::{CHECKPOINT_NAME, newest, region_error, save};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-
-/// Name of a checkpoint; the default of --name.
-pub(crate) const CHECKPOINT_NAME: &str = "mem";
-
-/// Where the region appears for these commands; links are kept unchanged.
-pub(super) const AT: &[u8] = b"/keel";
-
-pub(super) fn open(image: &Path, writes: bool) -> Result<FlashStorage<FileDevice>, CliError> {
-    open_alone(image, writes).map(FlashStorage::new)
-}
-
-pub(super) fn close(image: &Path, storage: FlashStorage<FileDevice>) -> Result<(), CliError> {
-    storage
-        .close()
-        .map_err(|error| crate::flash_cmd::store_error(image, &error))
-}
-
-pub(crate) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointError) -> CliError {
-    match error {
-        CheckpointError::Region(error) => region_error(region, error),
-        CheckpointError::Storage(StorageError::Full) => {
-            no_room(image, "the checkpoint before is there still")
-        }
-        CheckpointError::Storage(error) => CliError::failure(
-            image.display(),
-            error,
-            format!("see all damage with `keel flash check {}`", image.display()),
-        ),
-        CheckpointError::NotEmpty => CliError::failure(
-            region.display(),
-            "has files already",
-            "restore into a region that does not exist yet, or is empty",
-        ),
-        CheckpointError::Name => CliError::usage("--name", error, "choose another name"),
-        other => CliError::failure(region.display(), other, ""),
-    }
-}
-
-fn no_room(image: &Path, what_is_there: &str) -> CliError {
-    CliError::failure(
-        image.display(),
-        format_args!("no room for the checkpoint; {what_is_there}"),
-        "delete files with `keel flash rm`, or make it larger with `keel flash grow`",
-    )
-}
-
-/// Takes a checkpoint without these files, and closes the store.
-pub(super) fn save(
-    attachment: &Attachment,
-    image: &Path,
-    (name, left_out): (&str, &[Node]),
-    verify: bool,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<SaveReport, CliError> {
-    let region = attachment.region().path();
-    let mut storage = open(image, true)?;
-    let is_first = matches!(checkpoint::newest(&mut storage, name), Ok(None));
-    let saved = attachment
-        .writer()
-        .map_err(CheckpointError::from)
-        .and_then(|writer| {
-            let options = SaveOptions {
-                name,
-                now_ns: mem::now_ns(),
-                random: u64::from_le_bytes(
-                    crate::random::bytes().unwrap_or_else(|_| mem::now_ns().to_le_bytes()),
-                ),
-                verify,
-                left_out,
-            };
-            checkpoint::save(&writer, &mut storage, &options, progress)
-        })
-        .map_err(|error| match error {
-            CheckpointError::Storage(StorageError::Full) if is_first => {
-                no_room(image, "nothing is saved yet")
-            }
-            error => checkpoint_error(region, image, &error),
-        });
-    let closed = close(image, storage);
-    let report = saved?;
-    closed?;
-    Ok(report)
-}
-
-/// Takes a checkpoint without these files, for callers that show no progress.
-pub(crate) fn checkpoint_now(
-    attachment: &Attachment,
-    image: &Path,
-    name: &str,
-    left_out: &[Node],
-) -> Result<SaveReport, CliError> {
-    save(attachment, image, (name, left_out), false, &mut |_, _| {})
-}
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -176,12 +81,6 @@ pub(super) fn run(arguments: &CheckpointArgs) -> Result<u8, CliError> {
         eprintln!("keel: {missed}: could not be read; {kept}");
     }
     Ok(u8::from(report.missed_count > 0))
-}
-
-/// Returns the newest checkpoint, which shows what a power cut would lose.
-pub(super) fn newest(region: &Path, image: &Path, name: &str) -> Result<Option<Taken>, CliError> {
-    let mut storage = open(image, false)?;
-    checkpoint::newest(&mut storage, name).map_err(|error| checkpoint_error(region, image, &error))
 }
 
 /// Returns the result of a checkpoint, in one line.

@@ -1,17 +1,15 @@
 //! `keel mem create`.
 
-use super::backing::Ground;
-use super::error::region_error;
 use super::flush::{MemFlush, flush_text};
 use crate::argument::{permission_bits, size};
 use crate::error::CliError;
 use crate::flash_cmd::interruption::Interruption;
 use crate::output::Output;
-use crate::progress::{Progress, bytes_text};
 use clap::Args;
-use mem::{Flush, NewInode, PAGE_BYTES, Region, RegionOptions};
+use command::progress::bytes_text;
+use mem::{Flush, PAGE_BYTES, Region, RegionOptions};
+use node::regions::{Ground, fill};
 use serde_json::json;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
@@ -130,66 +128,4 @@ pub(super) fn make(
     let made = fill(region, options, mode, flush, ground)?;
     drop(interruption);
     Ok(made)
-}
-
-/// Like [`make`], for callers that handle signals themselves.
-pub(crate) fn make_plainly(
-    region: &Path,
-    options: &RegionOptions,
-    mode: u16,
-    smaller: &str,
-) -> Result<(Region, Ground), CliError> {
-    let layout = mem::Layout::new(options)
-        .map_err(|error| CliError::failure(region.display(), error, smaller))?;
-    let ground = Ground::of(region)?;
-    ground.require(region, layout.capacity_bytes, smaller)?;
-    fill(region, options, mode, None, ground)
-}
-
-fn fill(
-    region: &Path,
-    options: &RegionOptions,
-    mode: u16,
-    flush: Option<Flush>,
-    ground: Ground,
-) -> Result<(Region, Ground), CliError> {
-    let progress = Progress::start(format!("taking memory for {}", region.display()));
-    let (user, group) = base::mount::effective_ids();
-    let root = NewInode {
-        // Users with write permission for the region may make files in it.
-        mode: libc::S_IFDIR | 0o755 | u32::from(mode) & 0o022,
-        user,
-        group,
-        now_ns: mem::now_ns(),
-    };
-    let made = Region::create_with_flush(region, options, &root, flush);
-    drop(progress);
-    let made = made.map_err(|error| match &error {
-        // The folder exists; otherwise `Ground::of` would have failed.
-        mem::Error::System { source, .. }
-            if ground.is_of_the_kernel()
-                && matches!(
-                    source.raw_os_error(),
-                    Some(libc::ENOENT | libc::EACCES | libc::EPERM | libc::EROFS)
-                ) =>
-        {
-            CliError::failure(
-                region.display(),
-                format!("{} holds no files of users", ground.point().display()),
-                "choose a folder on hugetlbfs, on tmpfs such as /dev/shm, or on a disk",
-            )
-        }
-        _ => region_error(region, &error),
-    })?;
-    let mode = u32::from(mode);
-    let stubs = mem::stubs_path(region);
-    // Read permission for the region permits entering the folder of its stubs, write permission making stubs.
-    for (path, bits) in [
-        (region, mode),
-        (stubs.as_path(), mode | (mode & 0o444) >> 2),
-    ] {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits))
-            .map_err(|error| CliError::io(path.display(), &error))?;
-    }
-    Ok((made, ground))
 }

@@ -1,9 +1,9 @@
 //! A file or directory of a region: found by its path, with what commands print of it.
 
-use super::error::region_error;
 use super::text::{hex, milliseconds};
 use crate::error::CliError;
 use mem::{Attachment, Attributes, Credentials, Error, Last, Node, PathBuffer, Walked};
+use node::regions::region_error;
 use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,16 +1,13 @@
 //! `keel mem`: commands on regions.
 //!
-//! **Files:** a command is the file of its name. Shared: `saver.rs` saves a region while `run.rs` uses it, `backing.rs`
-//! determines its kind of memory, `program.rs` whether a program can be served, `storage.rs` uses a flash store for
-//! checkpoints, `entry.rs` finds a file of a region, `flush.rs` how changes become durable, `error.rs` errors,
-//! `text.rs` names.
+//! **Files:** a command is the file of its name. Shared: `saver.rs` saves a region while `run.rs` uses it, `program.rs`
+//! whether a program can be served, `entry.rs` finds a file of a region, `flush.rs` how changes become durable,
+//! `text.rs` names. The module `regions` of the crate `node` makes regions, saves them, and has their errors.
 
-mod backing;
 mod check;
 mod checkpoint;
 mod create;
 mod entry;
-mod error;
 mod flush;
 mod ls;
 mod mount;
@@ -19,24 +16,19 @@ mod restore;
 mod run;
 mod saver;
 mod stat;
-mod storage;
 mod text;
 
 use crate::error::CliError;
 use check::CheckArgs;
 use checkpoint::CheckpointArgs;
-pub(crate) use checkpoint::{CHECKPOINT_NAME, checkpoint_error, checkpoint_now};
 use clap::{Args, Subcommand};
 use create::CreateArgs;
-pub(crate) use create::make_plainly;
-pub(crate) use error::region_error;
 use ls::LsArgs;
 use mount::MountArgs;
 use restore::RestoreArgs;
 use run::RunArgs;
-pub(crate) use run::{clear_up, library};
+pub(crate) use run::library;
 use stat::StatArgs;
-pub(crate) use storage::FlashStorage;
 pub(crate) use text::{hex, mode_text, shown};
 
 #[derive(Debug, Args)]

@@ -1,13 +1,13 @@
 //! `keel mem mount`: a region as a directory, until it is unmounted or told to stop.
 
-use super::error::region_error;
 use crate::error::CliError;
 use crate::mounting::{self, StopSignals, unmount_command};
 use crate::output::{Output, counted};
-use crate::progress::bytes_text;
 use clap::Args;
+use command::progress::bytes_text;
 use mem::{Attachment, Swept};
 use mem_mount::{MountError, MountOptions};
+use node::regions::region_error;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

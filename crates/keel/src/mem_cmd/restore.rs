@@ -1,18 +1,17 @@
 //! `keel mem restore`: restores a region from a checkpoint in a flash store.
 
-use super::backing::Ground;
-use super::checkpoint::{AT, CHECKPOINT_NAME, checkpoint_error, close, open};
 use super::create;
-use super::error::region_error;
+use super::entry::AT;
 use super::flush::{MemFlush, flush_text};
 use crate::argument::{permission_bits, size};
 use crate::error::CliError;
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
-use crate::time_text::{age_text, format_ms};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use mem::checkpoint::{self, CheckpointError, RestoreReport};
 use mem::{Attachment, Flush, Region, RegionOptions};
+use node::regions::{CHECKPOINT_NAME, Ground, checkpoint_error, close, open, region_error};
+use node::time_text::{age_text, format_ms};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

@@ -1,12 +1,11 @@
 //! `keel mem run`: a program with the library of the region preloaded.
 
-use super::checkpoint::CHECKPOINT_NAME;
-use super::error::{limit_of_descriptors, region_error};
 use super::program::{self, Unserved};
 use super::saver::{Plan, Saver};
 use crate::error::{CliError, STATUS_FAILURE};
 use clap::{Args, ValueEnum};
 use mem::Attachment;
+use node::regions::{CHECKPOINT_NAME, clear_up, limit_of_descriptors, region_error};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -368,22 +367,6 @@ fn attend(
                 return Err(error);
             }
         }
-    }
-}
-
-/// Frees what dead processes have left. With `locks` it also keeps the region out of swap.
-pub(crate) fn clear_up(attachment: &Attachment, locks: bool) {
-    if !attachment.region().is_writable() {
-        return;
-    }
-    // If this fails, the next sweep retries.
-    attachment.sweep().ok();
-    if locks && attachment.region().may_be_swapped() {
-        // This fails at a limit of this user: the region works as well, but more slowly after it was swapped out.
-        attachment
-            .writer()
-            .and_then(|writer| writer.keep_resident())
-            .ok();
     }
 }
 

@@ -1,9 +1,10 @@
 //! Checkpoints while a program runs with a region.
 
-use super::checkpoint;
+use super::checkpoint::saved_text;
 use crate::error::CliError;
 use mem::Attachment;
 use mem::checkpoint::SaveReport;
+use node::regions;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -29,7 +30,7 @@ impl Plan {
     /// Checks the image before there is data to lose: a mistyped place is an error. An image that another program has
     /// open is no error, because it may be open only for one checkpoint. In that case a warning is returned.
     pub(super) fn look(&self) -> Result<Option<String>, CliError> {
-        match checkpoint::newest(&self.region, &self.image, &self.name) {
+        match regions::newest(&self.region, &self.image, &self.name) {
             Ok(_) => Ok(None),
             Err(error) if error.is_busy() => Ok(Some(self.put_off(error))),
             Err(error) => Err(error),
@@ -58,7 +59,7 @@ impl Plan {
         let begun = Instant::now();
         loop {
             let wanted = (self.name.as_str(), &[][..]);
-            match checkpoint::save(attachment, &self.image, wanted, false, &mut |_, _| {}) {
+            match regions::save(attachment, &self.image, wanted, false, &mut |_, _| {}) {
                 Err(error) if error.is_busy() && begun.elapsed() < PATIENCE => {
                     std::thread::sleep(LOOK_INTERVAL);
                 }
@@ -93,7 +94,7 @@ impl Saver {
                     let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
                     let is_saved = saved.is_ok();
                     let said = match saved {
-                        Ok(report) => checkpoint::saved_text(&plan.region, &plan.image, &report),
+                        Ok(report) => saved_text(&plan.region, &plan.image, &report),
                         Err(error) if is_over => plan.missed(error),
                         Err(error) if error.is_busy() => plan.put_off(error),
                         Err(error) => error.to_string(),

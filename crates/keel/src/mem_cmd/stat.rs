@@ -1,17 +1,15 @@
 //! `keel mem stat`: figures of a region, or of one file.
 
-use super::backing::Ground;
-use super::checkpoint::{self, CHECKPOINT_NAME};
 use super::entry::{AT, Line, looking, outside, path_error, type_text, walk};
-use super::error::region_error;
 use super::flush::flush_text;
 use super::text::{milliseconds, mode_text, shown};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress::bytes_text;
-use crate::time_text::{age_text, format_ms};
 use clap::Args;
+use command::progress::bytes_text;
 use mem::{Attachment, Last};
+use node::regions::{self, CHECKPOINT_NAME, Ground, region_error};
+use node::time_text::{age_text, format_ms};
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -100,7 +98,7 @@ fn stat_region(
     as_json: bool,
 ) -> Result<u8, CliError> {
     let taken = image
-        .map(|image| checkpoint::newest(region, image, name))
+        .map(|image| regions::newest(region, image, name))
         .transpose()?;
     let attachment =
         Attachment::open(region, AT, false).map_err(|error| region_error(region, &error))?;

@@ -1,10 +1,11 @@
 //! `keel qos design`: computes gains from a model and writes them to the file that a node loads.
 
 use super::model::{matrix_lines, model_json};
+use super::out::Out;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::qos::{DATA_RATIO, Gains, Identified, Out, TARDINESS};
 use clap::Args;
+use config::qos::{DATA_RATIO, Gains, Identified, TARDINESS};
 use control::controller::{Mode, SetPoints};
 use control::design::{Design, TARDINESS_GAIN_MAX, Weights};
 use serde_json::json;

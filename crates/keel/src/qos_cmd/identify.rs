@@ -1,17 +1,19 @@
 //! `keel qos identify`: lets the running node drive its inputs, and fits a model to what its tasks did.
 
 use super::model::{matrix_lines, model_json};
+use super::out::Out;
 use crate::client::{Connection, NodeArgs, now_ms};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::progress;
-use crate::qos::{Identified, Limits, Out, QosState, clean, model_bytes};
 use crate::signals;
 use clap::Args;
+use command::progress;
+use config::qos::{Identified, Limits, clean, model_bytes};
 use control::controller::ADMISSION;
 use control::identify::{Model, R2_MIN, Sample};
 use control::regulator::Run;
 use libkeel::protocol::{Kind, Qos};
+use node::status::QosState;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -216,7 +218,7 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         actuator: state.actuator.clone(),
         sampling_period_ms: state.sampling_period_ms,
         machine: machine(),
-        made: crate::time_text::format_ms(now_ms()),
+        made: node::time_text::format_ms(now_ms()),
     };
     let text = identified.text(&measured.driven);
     // Make sure that the written file can be read.

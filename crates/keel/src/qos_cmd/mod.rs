@@ -1,12 +1,13 @@
 //! `keel qos`: state, modes, identification and design of the quality of service.
 //!
 //! **Files:** a command is the file of its name; `state_text.rs` the state of the node as people read it, `model.rs` a
-//! model.
+//! model, `out.rs` the written files.
 
 mod design;
 mod identify;
 mod mode;
 mod model;
+mod out;
 mod state_text;
 mod status;
 

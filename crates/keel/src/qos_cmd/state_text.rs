@@ -1,7 +1,7 @@
 //! The state of the quality of service as people read it.
 
 use crate::error::CliError;
-use crate::qos::{PeriodState, QosState};
+use node::status::{PeriodState, QosState};
 
 pub(super) fn understood(state: &serde_json::Value) -> Result<QosState, CliError> {
     serde_json::from_value(state.clone())
@@ -216,7 +216,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qos::{TaskState, TasksEnded};
+    use node::status::{TaskState, TasksEnded};
 
     #[test]
     fn the_text_names_each_problem_of_the_state() {
@@ -297,7 +297,7 @@ mod tests {
             assert!(said.contains("mimo, once the identification"), "{said}");
             assert!(said.contains("12 of 420 periods"), "{said}");
         }
-        state.identification = crate::qos::IdentificationState::default();
+        state.identification = node::status::IdentificationState::default();
         state.model_true = false;
         state.obeyed = false;
         let said = text(&state);

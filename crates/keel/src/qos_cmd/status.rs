@@ -4,9 +4,9 @@ use super::state_text::{text, understood};
 use crate::client::{Connection, NodeArgs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::status::STATUS_DEGRADED;
 use clap::Args;
 use libkeel::protocol::{Kind, Qos};
+use node::status::STATUS_DEGRADED;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \

@@ -3,8 +3,8 @@
 use super::store_error::{publish_error, shell_word};
 use crate::error::{CliError, one_line};
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use stream::publish::{self, PackOptions, PackReport, TreeCounts, VERSION_MIN_MAX};

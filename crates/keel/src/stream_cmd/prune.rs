@@ -3,8 +3,8 @@
 use super::store_error::publish_error;
 use crate::error::CliError;
 use crate::output::{Output, counted};
-use crate::progress::{Progress, bytes_text};
 use clap::Args;
+use command::progress::{Progress, bytes_text};
 use serde_json::json;
 use std::path::PathBuf;
 use stream::publish;

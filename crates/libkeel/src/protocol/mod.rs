@@ -1,4 +1,4 @@
-//! Messages between the node and its clients; `crates/keel/NODE.md` specifies every field.
+//! Messages between the node and its clients; `crates/node/NODE.md` specifies every field.
 
 use db::value::Value;
 use serde::{Deserialize, Serialize, Serializer};
