@@ -186,7 +186,9 @@ in_suite() {
     # The library finds the functions behind it in each C library.
     check 'keel mem create /dev/shm/r --size 16M && cd / &&
         test "$(keel mem run /dev/shm/r --at /keel --strict -- realpath /keel)" = /keel &&
-        test "$(keel mem run /dev/shm/r --at /keel -- sh -c "echo 7 >/keel/a; cat /keel/a")" = 7'
+        test "$(keel mem run /dev/shm/r --at /keel -- sh -c "echo 7 >/keel/a; cat /keel/a")" = 7 &&
+        keel mem run /dev/shm/r --at /keel -- mkfifo /tmp/pipe && test -p /tmp/pipe &&
+        ! keel mem run /dev/shm/r --at /keel -- mkfifo /keel/pipe'
     # Where this machine permits mounts, the root does, too.
     if [ -c /dev/fuse ] && [ ! -e "$root/dev/fuse" ]; then mknod -m 666 "$root/dev/fuse" c 10 229 || true; fi
     inside 120 keel demo --full --seconds 60 --speed 10 >"$work/said" 2>&1 || true

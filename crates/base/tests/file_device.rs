@@ -1,5 +1,6 @@
 //! The file device: what it creates, refuses, counts and requests from the kernel.
 
+use crate::loop_device::Loop;
 use base::block::{
     BLOCK_BYTES, BOUNCE_BLOCKS_MAX, BlockBuffer, BlockDevice, Counters, DeviceError, FileDevice,
     FileDeviceOptions,
@@ -353,49 +354,31 @@ fn the_kernel_counts_the_same_requests() {
     assert_eq!(device.counters().flushes, 10);
 }
 
-/// A loop device over a file of its own; detached at the end.
-struct Loop {
-    path: String,
-    _backing: Scratch,
+/// A loop device over a file of its own.
+struct Looped {
+    device: Loop,
+    backing: Scratch,
 }
 
-impl Loop {
+impl Looped {
     /// `None`, with the reason printed, if this machine provides no loop device.
-    fn attach(block_count: u64) -> Option<Self> {
+    fn new(block_count: u64) -> Option<Self> {
         let backing = Scratch::new("loop-backing");
         fs::File::create(&backing.0)
             .unwrap()
             .set_len(block_count * BLOCK)
             .unwrap();
-        let output = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(&backing.0)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => {
-                let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-                Some(Self {
-                    path,
-                    _backing: backing,
-                })
-            }
-            Ok(output) => {
-                println!(
-                    "skipped: no loop device: {}",
-                    String::from_utf8_lossy(&output.stderr).trim()
-                );
-                None
-            }
-            Err(error) => {
-                println!("skipped: no losetup: {error}");
-                None
-            }
-        }
+        let device = Loop::attach(backing.0.to_str().unwrap(), &[])?;
+        Some(Self { device, backing })
+    }
+
+    fn path(&self) -> &str {
+        &self.device.path
     }
 
     /// Writes and flushes that the block layer has completed on this device.
     fn kernel_counts(&self) -> Option<(u64, u64)> {
-        let name = self.path.strip_prefix("/dev/")?;
+        let name = self.path().strip_prefix("/dev/")?;
         let text = fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
         let fields: Vec<u64> = text
             .split_whitespace()
@@ -405,17 +388,9 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup")
-            .args(["--detach", &self.path])
-            .status();
-    }
-}
-
 #[test]
 fn a_loop_device_is_measured_held_alone_and_counted() {
-    let Some(looped) = Loop::attach(1024) else {
+    let Some(looped) = Looped::new(1024) else {
         return;
     };
     let options = FileDeviceOptions {
@@ -423,12 +398,12 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
         exclusive: true,
         ..FileDeviceOptions::default()
     };
-    let mut device = FileDevice::open(&looped.path, &options).unwrap();
+    let mut device = FileDevice::open(looped.path(), &options).unwrap();
     assert!(device.is_block_device() && device.is_direct());
     assert_eq!(device.geometry().block_count, 1024);
-    let error = FileDevice::open(&looped.path, &options).unwrap_err();
+    let error = FileDevice::open(looped.path(), &options).unwrap_err();
     assert_eq!(error.code(), Code::Busy);
-    assert!(error.to_string().contains(&looped.path), "{error}");
+    assert!(error.to_string().contains(looped.path()), "{error}");
 
     let before = looped.kernel_counts();
     let mut data = BlockBuffer::zeroed(4);
@@ -446,7 +421,7 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
         // Kernels differ in whether the empty request that carries a flush counts as a write, too.
         assert!(writes == 20 || writes == 40, "{writes}");
     } else {
-        println!("skipped in part: no statistics for {}", looped.path);
+        println!("skipped in part: no statistics for {}", looped.path());
     }
     assert_eq!(
         (device.counters().writes, device.counters().flushes),
@@ -462,10 +437,12 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
     let claim = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_EXCL)
-        .open(&looped.path)
+        .open(looped.path())
         .unwrap();
     assert_eq!(
-        FileDevice::open(&looped.path, &options).unwrap_err().code(),
+        FileDevice::open(looped.path(), &options)
+            .unwrap_err()
+            .code(),
         Code::Busy
     );
     drop(claim);
@@ -487,22 +464,22 @@ fn clearing_changes_only_both_ends() {
             assert!(bytes.iter().all(|byte| *byte == expected), "{block}");
         }
     }
-    let Some(looped) = Loop::attach(16) else {
+    let Some(looped) = Looped::new(16) else {
         return;
     };
-    fs::write(&looped._backing.0, vec![7; 16 * BLOCK_BYTES + 3 * 512]).unwrap();
+    fs::write(&looped.backing.0, vec![7; 16 * BLOCK_BYTES + 3 * 512]).unwrap();
     let resized = Command::new("losetup")
-        .args(["--set-capacity", &looped.path])
+        .args(["--set-capacity", looped.path()])
         .status();
     assert!(resized.unwrap().success());
-    let mut device = FileDevice::open(&looped.path, &direct(1)).unwrap();
+    let mut device = FileDevice::open(looped.path(), &direct(1)).unwrap();
     device.clear_ends().unwrap();
     // Transfers are direct again.
     device.write(3, &BlockBuffer::zeroed(1)).unwrap();
     assert!(device.is_direct());
     drop(device);
     assert!(
-        fs::read(&looped._backing.0)
+        fs::read(&looped.backing.0)
             .unwrap()
             .iter()
             .all(|byte| *byte == 0)
@@ -536,7 +513,7 @@ fn readers_share_a_device_and_a_writer_does_not() {
 
 #[test]
 fn a_file_and_the_loop_device_that_shows_it_are_one_thing() {
-    let Some(looped) = Loop::attach(1024) else {
+    let Some(looped) = Looped::new(1024) else {
         return;
     };
     let writer = FileDeviceOptions {
@@ -547,14 +524,14 @@ fn a_file_and_the_loop_device_that_shows_it_are_one_thing() {
         read_only: true,
         ..writer
     };
-    let file = &looped._backing.0;
+    let file = &looped.backing.0;
     let link = Scratch::new("loop-link");
     fs::hard_link(file, &link.0).unwrap();
     let busy = |path: &Path, options| {
         let error = FileDevice::open(path, options).unwrap_err();
         assert_eq!(error.code(), Code::Busy, "{error}");
     };
-    let device = Path::new(&looped.path);
+    let device = Path::new(looped.path());
     for (held, other) in [(file.as_path(), device), (&link.0, device), (device, file)] {
         let held = FileDevice::open(held, &writer).unwrap();
         busy(other, &writer);

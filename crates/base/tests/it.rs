@@ -2,6 +2,7 @@
 
 mod file_device;
 mod histogram;
+mod loop_device;
 mod sim_device;
 mod sim_faults;
 mod wire;

@@ -2,7 +2,7 @@
 //! `informed` adds the best decision under the same knowledge. The first number is that of scenarios.
 //!
 //! ```text
-//! cargo run --release -p cluster --example regret -- 10000 201 202 203 204 205 206
+//! cargo run --release -p cluster --example regret -- 10000 501 502 503 504 505 506
 //! cargo run --release -p cluster --example regret -- 10000 1 2 3 4 5 6 scan
 //! cargo run --release -p cluster --example regret -- 10000 401 402 403 informed
 //! ```

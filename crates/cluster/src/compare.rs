@@ -3,7 +3,7 @@
 //!
 //! Only comparable measurements are compared: the same benchmark, number of ranks, size and carrier. Differences
 //! between whole runs (mode, library, link) are listed above the table. Power is listed by benchmark and label, as in
-//! the thesis's tables 5.6 and 5.7.
+//! the thesis's tables 5.6 and 5.7, with the benchmark's result ÷ watts and ÷ joules.
 
 use crate::Error;
 use crate::results::{
@@ -11,6 +11,7 @@ use crate::results::{
 };
 use crate::starts::run_ratio;
 use crate::statistics::{Median, ratio_interval};
+use crate::thesis::{Efficiency, best_of, unit};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -160,62 +161,95 @@ impl Comparison {
     }
 }
 
+/// One row of the power table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabelledPower<'a> {
+    /// The label of the run.
+    pub label: &'a str,
+    /// The power of one source.
+    pub power: &'a PowerRow,
+    /// The result of the same benchmark ÷ the watts of all hosts, at the size with the greatest result. `None` if the
+    /// run's file has no result of it.
+    pub best: Option<Efficiency>,
+}
+
 /// Returns the power rows of all runs with their labels, by activity. The benchmarks come in the thesis's order, then
 /// others as they appear. Rows of one activity are in the order of the runs.
 #[must_use]
-pub fn power_rows(files: &[ResultFile]) -> Vec<(&str, &PowerRow)> {
-    let mut found: Vec<(&str, &PowerRow)> = Vec::new();
+pub fn power_rows(files: &[ResultFile]) -> Vec<LabelledPower<'_>> {
+    let mut found: Vec<LabelledPower<'_>> = Vec::new();
     for file in files {
         found.extend(file.rows.iter().filter_map(|row| match row {
-            Row::Power(row) => Some((file.header.label.as_str(), row)),
+            Row::Power(power) => Some(LabelledPower {
+                label: &file.header.label,
+                power,
+                best: best_of(file, &power.during),
+            }),
             Row::Benchmark(_) => None,
         }));
     }
     let mut activities: Vec<&str> = Benchmark::ALL.iter().map(|one| one.name()).collect();
-    for &(_, row) in &found {
-        if !activities.contains(&row.during.as_str()) {
-            activities.push(&row.during);
+    for row in &found {
+        if !activities.contains(&row.power.during.as_str()) {
+            activities.push(&row.power.during);
         }
     }
-    found.sort_by_key(|(_, row)| activities.iter().position(|one| *one == row.during));
+    found.sort_by_key(|row| activities.iter().position(|one| *one == row.power.during));
     found
 }
 
 /// Returns power rows as comma-separated values. An unavailable row has the reason and no numbers.
 #[must_use]
-pub fn power_csv(rows: &[(&str, &PowerRow)]) -> String {
+pub fn power_csv(rows: &[LabelledPower<'_>]) -> String {
     let mut text = String::from(
-        "during,label,host,source,origin,average_w,maximum_w,minimum_w,idle_w,energy_j,seconds,why\n",
+        "during,label,host,source,origin,average_w,maximum_w,minimum_w,idle_w,energy_j,seconds,why,\
+         result_per_watt,result_per_joule,result_unit,result_bytes,result_watts_from\n",
     );
-    for (label, row) in rows {
-        let (origin, why) = match &row.origin {
+    for LabelledPower { label, power, best } in rows {
+        let (origin, why) = match &power.origin {
             Origin::Measured => ("measured", ""),
             Origin::Modelled(after) => ("modelled", after.as_str()),
             Origin::Unavailable(why) => ("unavailable", why.as_str()),
         };
-        let number = |value: f64| match row.origin {
+        let number = |value: f64| match power.origin {
             Origin::Unavailable(_) => String::new(),
             _ => value.to_string(),
         };
-        let idle_w = row.idle_w.value().map_or(String::new(), f64::to_string);
+        let idle_w = power.idle_w.value().map_or(String::new(), f64::to_string);
         // Writing to a string does not fail.
         writeln!(
             text,
-            "{},{},{},{},{origin},{},{},{},{idle_w},{},{},{}",
-            quoted(&row.during),
+            "{},{},{},{},{origin},{},{},{},{idle_w},{},{},{},{}",
+            quoted(&power.during),
             quoted(label),
-            quoted(&row.host),
-            quoted(&row.source),
-            number(row.average_w),
-            number(row.maximum_w),
-            number(row.minimum_w),
-            number(row.energy_j),
-            number(row.seconds),
+            quoted(&power.host),
+            quoted(&power.source),
+            number(power.average_w),
+            number(power.maximum_w),
+            number(power.minimum_w),
+            number(power.energy_j),
+            number(power.seconds),
             quoted(why),
+            efficiency_csv(best.as_ref()),
         )
         .ok();
     }
     text
+}
+
+/// Returns the last five columns of a power row; without watts of all hosts they are empty.
+fn efficiency_csv(best: Option<&Efficiency>) -> String {
+    let columns = best.and_then(|best| {
+        Some(format!(
+            "{},{},{},{},{}",
+            best.per_watt()?,
+            best.per_joule()?,
+            unit(best.benchmark),
+            best.bytes,
+            quoted(&best.watts_from)
+        ))
+    });
+    columns.unwrap_or_else(|| ",,,,".to_owned())
 }
 
 /// Returns a text as one column.
@@ -461,14 +495,65 @@ mod tests {
         let csv = power_csv(&power_rows(&files));
         assert_eq!(
             csv,
-            "during,label,host,source,origin,average_w,maximum_w,minimum_w,idle_w,energy_j,seconds,why\n\
-             allreduce,yocto,b1,pmic,modelled,4,4,4,2.5,8,2,\"a fit, by them\"\n\
-             allreduce,fedora,b1,pmic,modelled,5,5,5,2.5,10,2,\"a fit, by them\"\n\
-             reduce,yocto,b1,ina219,measured,4,4,4,2.5,8,2,\n\
-             reduce,fedora,b1,ina219,measured,5,5,5,2.5,10,2,\n\
-             sleep,yocto,b1,ina219,measured,3,3,3,2.5,6,2,\n\
-             sleep,fedora,b1,ina219,unavailable,,,,,,,switched off\n"
+            "during,label,host,source,origin,average_w,maximum_w,minimum_w,idle_w,energy_j,seconds,why,\
+             result_per_watt,result_per_joule,result_unit,result_bytes,result_watts_from\n\
+             allreduce,yocto,b1,pmic,modelled,4,4,4,2.5,8,2,\"a fit, by them\",,,,,\n\
+             allreduce,fedora,b1,pmic,modelled,5,5,5,2.5,10,2,\"a fit, by them\",,,,,\n\
+             reduce,yocto,b1,ina219,measured,4,4,4,2.5,8,2,,,,,,\n\
+             reduce,fedora,b1,ina219,measured,5,5,5,2.5,10,2,,,,,,\n\
+             sleep,yocto,b1,ina219,measured,3,3,3,2.5,6,2,,,,,,\n\
+             sleep,fedora,b1,ina219,unavailable,,,,,,,switched off,,,,,\n"
         );
+    }
+
+    #[test]
+    fn the_power_table_has_the_greatest_result_per_watt_and_joule_of_all_boards() {
+        let mut run = labelled("yocto", 1.0);
+        let [Row::Benchmark(first), Row::Power(power)] = &run.rows[..2] else {
+            panic!("{:?}", run.rows);
+        };
+        let sized = |bytes: u64, us: f64| {
+            Row::Benchmark(BenchmarkRow {
+                bytes,
+                samples_us: vec![us; 5],
+                ..first.clone()
+            })
+        };
+        let of_board = |host: &str, watts: f64| {
+            Row::Power(PowerRow {
+                host: host.to_owned(),
+                average_w: watts,
+                ..power.clone()
+            })
+        };
+        // 1 KB in 1 ms and 10 KB in 2 ms: 1,000 and 5,000 KB/s. At 3 + 5 W, 2 ms take 16 mJ.
+        run.rows = vec![
+            sized(10_240, 2_000.0),
+            sized(1_024, 1_000.0),
+            of_board("b1", 3.0),
+            of_board("b2", 5.0),
+        ];
+        let mut files = [run];
+        let rows = power_rows(&files);
+        assert_eq!(rows.len(), 2);
+        for row in &rows {
+            let best = row.best.as_ref().expect("a result");
+            assert_eq!((best.bytes, best.watts_from.as_str()), (10_240, "measured"));
+            let per_watt = best.per_watt().expect("watts");
+            let per_joule = best.per_joule().expect("watts");
+            assert!((per_watt - 625.0).abs() < 1e-6, "{per_watt}");
+            assert!((per_joule - 312_500.0).abs() < 1e-3, "{per_joule}");
+        }
+        // One board has no value: nothing is shown as measured.
+        files[0].rows.pop();
+        let rows = power_rows(&files);
+        assert!(
+            rows[0]
+                .best
+                .as_ref()
+                .is_some_and(|best| best.watts.is_err())
+        );
+        assert!(power_csv(&rows).ends_with(",,,,,\n"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::advisor::{Input, Origin, Question};
 use crate::error::excerpt;
-use crate::model::{Curve, Point};
+use crate::model::{Curve, Point, Segment};
 use crate::results::{Benchmark, ResultFile, Row, Transport};
 
 /// Largest number of segments: eager, rendezvous, and one more for a library that changes its algorithm.
@@ -29,6 +29,9 @@ pub struct LinkCurve {
 }
 
 impl LinkCurve {
+    /// The inputs that it gives.
+    pub const INPUTS: [Input; 2] = [Input::MessageAlphaS, Input::MessageBytesPerS];
+
     /// Fits a curve to the round trips over a network. A message takes half of a round trip.
     ///
     /// # Errors
@@ -90,6 +93,40 @@ impl LinkCurve {
         Err(Error::invalid(format!("run {}", self.label), wrong))
     }
 
+    /// Whether messages of some size have no usable line.
+    #[must_use]
+    pub fn has_unusable(&self) -> bool {
+        let mut segments = self.curve.segments().iter();
+        segments.any(|segment| segment.error_max > ERROR_MAX)
+    }
+
+    /// Checks that messages of about this size have a usable line: of this size, of half of it or of twice of it.
+    ///
+    /// # Errors
+    /// The error of each of these segments is above [`ERROR_MAX`].
+    pub fn check_near(&self, bytes: f64) -> Result<(), Error> {
+        let near = [bytes / 2.0, bytes * 2.0];
+        match near.iter().any(|bytes| self.usable(*bytes).is_ok()) {
+            true => Ok(()),
+            false => self.usable(bytes).map(|_| ()),
+        }
+    }
+
+    /// Returns the segment of messages of a size.
+    fn usable(&self, bytes: f64) -> Result<&Segment, Error> {
+        let segment = self.curve.segment(bytes);
+        if segment.error_max <= ERROR_MAX {
+            return Ok(segment);
+        }
+        let wrong = format!(
+            "has no usable line for messages of {bytes} bytes: it is off by up to {:.0} %, at most {:.0} % is used; \
+             measure again without --samples, and more sizes near it",
+            segment.error_max * 100.0,
+            ERROR_MAX * 100.0
+        );
+        Err(Error::invalid(format!("run {}", self.label), wrong))
+    }
+
     /// Gives a question the parameters of the segment that its messages are in, with the segment's greatest error as
     /// the spread. Below the smallest and above the largest measured size nothing is known, and the spread is 1.
     /// Without the size of the messages it gives nothing: the answer then names that size as missing, if it needs it.
@@ -100,17 +137,7 @@ impl LinkCurve {
         let Some(bytes) = &question.given[Input::ExchangeBytes as usize] else {
             return Ok(());
         };
-        let segment = self.curve.segment(bytes.value);
-        if segment.error_max > ERROR_MAX {
-            let wrong = format!(
-                "has no usable line for messages of {} bytes: it is off by up to {:.0} %, at most {:.0} % is used; \
-                 measure again without --samples, and more sizes near it",
-                bytes.value,
-                segment.error_max * 100.0,
-                ERROR_MAX * 100.0
-            );
-            return Err(Error::invalid(format!("run {}", self.label), wrong));
-        }
+        let segment = self.usable(bytes.value)?;
         let beyond = if bytes.value < self.bytes_min {
             Some(("below", self.bytes_min))
         } else if bytes.value > self.bytes_max {
@@ -264,6 +291,23 @@ mod tests {
         for wanted in ["messages of 8 bytes", "at most 50 %", "without --samples"] {
             assert!(said.contains(wanted), "{wanted}: {said}");
         }
+    }
+
+    #[test]
+    fn only_a_size_far_from_each_usable_line_is_refused_before_a_measurement() {
+        let mut points: Vec<_> = (2..=14).map(|power| two_protocols(1 << power)).collect();
+        let good = LinkCurve::fit(&file(Transport::Network, &points)).expect("a curve");
+        assert!(!good.has_unusable(), "{good:?}");
+        // Four points are one segment.
+        points.extend([(32_768, 1.0), (65_536, 0.1), (131_072, 4.0), (262_144, 0.2)]);
+        let link = LinkCurve::fit(&file(Transport::Network, &points)).expect("a curve");
+        assert_eq!(link.curve().segments().len(), 2, "{link:?}");
+        link.check().expect("some sizes have a line");
+        assert!(link.has_unusable(), "{link:?}");
+        for bytes in [8.0, 1_024.0, 32_768.0] {
+            link.check_near(bytes).expect("a usable line is near");
+        }
+        link.check_near(200_000.0).expect_err("none is near");
     }
 
     #[test]

@@ -8,20 +8,22 @@
 //! Figures from result files: each benchmark's result ÷ watts against message size and against the number of boards.
 //! Power against the number of boards where it was measured. Files are of boards, or of a larger machine to compare
 //! them with. A file may have neither measured nor modelled power. The board of table 5.6 or the machine of table 5.7
-//! then stands for each host, and the row says so. `thesis/watts.rs` has the power of a file.
+//! then stands for each host, and the row says so. `thesis/watts.rs` has the power of a file, and
+//! `thesis/efficiency.rs` its results ÷ watts.
 
+mod efficiency;
 mod watts;
 
 use crate::Error;
 use crate::advisor::Input;
-use crate::model::{
-    BoardPower, DataCentre, ParityTable, Scaling, measured_per_watt, thesis_tables,
-};
+use crate::model::{BoardPower, DataCentre, ParityTable, Scaling, thesis_tables};
 use crate::plot::{COLORS, Curve, Kind, SIZES, Scale, draw};
-use crate::results::{Benchmark, ResultFile, Row, Transport};
+use crate::results::{Benchmark, ResultFile, Transport};
+use efficiency::of_file;
 use std::fmt::Write as _;
-use watts::{Group, Taken, names_of, power_in, watts};
+use watts::{Group, Taken, names_of, power_in};
 
+pub use efficiency::{Efficiency, best_of, unit};
 pub use watts::faults;
 
 /// Number of boards in the thesis.
@@ -55,47 +57,6 @@ pub struct Figure {
     pub csv: String,
     /// Its drawing.
     pub svg: String,
-}
-
-/// Result ÷ watts for one size of one benchmark.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Efficiency {
-    /// The run.
-    pub label: String,
-    /// The benchmark.
-    pub benchmark: Benchmark,
-    /// What carried the messages.
-    pub transport: Transport,
-    /// Whether it is of a larger machine, and not of boards.
-    pub is_machine: bool,
-    /// Hosts.
-    pub boards: u32,
-    /// Processes.
-    pub ranks: u32,
-    /// Size of the message.
-    pub bytes: u64,
-    /// Time of one operation.
-    pub seconds: f64,
-    /// Result in its unit; for latency messages per second, since more must be better.
-    pub result: f64,
-    /// Watts of all boards, or why they are unknown.
-    pub watts: Result<f64, String>,
-    /// Origin of the watts.
-    pub watts_from: String,
-}
-
-impl Efficiency {
-    /// Returns result ÷ watts, which is not equation 3.4.
-    #[must_use]
-    pub fn per_watt(&self) -> Option<f64> {
-        measured_per_watt(self.result, *self.watts.as_ref().ok()?)
-    }
-
-    /// Returns result ÷ joules of one operation, which can rise and fall with the number of boards.
-    #[must_use]
-    pub fn per_joule(&self) -> Option<f64> {
-        measured_per_watt(self.result, *self.watts.as_ref().ok()? * self.seconds)
-    }
 }
 
 /// A conclusion about the thesis, as docs/results/cluster-thesis.md explains it.
@@ -159,16 +120,6 @@ pub struct Thesis {
     pub efficiency: Vec<Efficiency>,
     /// All figures.
     pub figures: Vec<Figure>,
-}
-
-/// Returns the unit of a result, in the form in which more is better.
-#[must_use]
-pub fn unit(benchmark: Benchmark) -> &'static str {
-    if benchmark == Benchmark::Latency {
-        "messages/s"
-    } else {
-        benchmark.unit()
-    }
 }
 
 impl Thesis {
@@ -283,36 +234,6 @@ fn carrier(transport: Transport) -> &'static str {
         Transport::Memory => "memory",
         Transport::Network => "network",
     }
-}
-
-/// Returns result ÷ watts for each benchmark row of a file.
-fn of_file(file: &ResultFile, group: &Group<'_>, into: &mut Vec<Efficiency>) -> Result<(), Error> {
-    let boards = file.header.hosts.len() as u32;
-    for row in &file.rows {
-        let Row::Benchmark(row) = row else {
-            continue;
-        };
-        let us = row.median_us()?.value;
-        let result = match row.benchmark {
-            Benchmark::Latency => 1e6 / us,
-            other => other.result(row.bytes, us),
-        };
-        let (watts, watts_from) = watts(file, group, row.benchmark, boards);
-        into.push(Efficiency {
-            label: file.header.label.clone(),
-            benchmark: row.benchmark,
-            transport: row.transport,
-            is_machine: group.is_machine,
-            boards,
-            ranks: row.ranks,
-            bytes: row.bytes,
-            seconds: us * 1e-6,
-            result,
-            watts,
-            watts_from,
-        });
-    }
-    Ok(())
 }
 
 fn curve(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::advisor::{Origin as Given, Question, advise};
-use crate::results::{BenchmarkRow, Host, Known, Origin, PowerRow, Stopped, tests::file};
+use crate::results::{BenchmarkRow, Host, Known, Origin, PowerRow, Row, Stopped, tests::file};
 use std::path::Path;
 
 fn run(label: &str, boards: usize, us: f64) -> ResultFile {

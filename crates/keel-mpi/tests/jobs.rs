@@ -206,11 +206,12 @@ fn a_board_that_dies_in_the_middle_of_a_job_is_named() {
     );
 }
 
-#[test]
-fn a_job_with_retry_goes_on_without_the_board_that_is_cut_off() {
-    let more = ["--retry", "--silence-seconds-max", "3"];
+/// Runs a long job with `--retry` and further options, disturbs the second board, and asserts that the others give the
+/// answer of one rank.
+fn assert_others_go_on(word: &str, options: &[&str]) {
     let folder = Folder::new();
-    let Some(found) = disturbed(&folder, "unplug", &more) else {
+    let more = [&["--retry"][..], options].concat();
+    let Some(found) = disturbed(&folder, word, &more) else {
         return;
     };
     let Disturbed {
@@ -236,4 +237,14 @@ fn a_job_with_retry_goes_on_without_the_board_that_is_cut_off() {
     let keel = keel().unwrap().display().to_string();
     let (answer, _) = alone(&keel, &folder, &input, &LONG);
     assert_eq!(said["answer"], answer);
+}
+
+#[test]
+fn a_job_with_retry_goes_on_without_the_board_that_is_cut_off() {
+    assert_others_go_on("unplug", &["--silence-seconds-max", "3"]);
+}
+
+#[test]
+fn a_job_with_retry_goes_on_without_the_board_whose_ranks_are_killed() {
+    assert_others_go_on("kill-ranks", &[]);
 }

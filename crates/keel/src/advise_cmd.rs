@@ -13,8 +13,8 @@ use cluster::advisor::{
     Advice, Fit, Origin, Place, Privacy, Question, Sensitivity, advise, parse_question,
     question_text,
 };
-use cluster::jobs::LeftOut;
 use cluster::jobs::estimate::{self, Estimate, Sample};
+use cluster::jobs::{LeftOut, Order};
 use cluster::link::LinkCurve;
 use command::progress::Progress;
 use config::Kernel;
@@ -148,22 +148,7 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         ));
     }
     let link = arguments.link.as_deref().map(link).transpose()?;
-    let mut question = match &arguments.job {
-        Some(path) => parse_question(&read(path)?).map_err(wrong)?,
-        None => {
-            let mut question = Question::new(input::name(&arguments.readings));
-            question.boards_max = BOARDS_DEFAULT;
-            question
-        }
-    };
-    question.deadline_s = arguments.deadline.or(question.deadline_s);
-    question.boards_max = arguments.boards.unwrap_or(question.boards_max);
-    question.privacy = match arguments.data_may_go {
-        Some(DataMayGo::Board) => Privacy::Board,
-        Some(DataMayGo::Neighbours) => Privacy::Neighbours,
-        Some(DataMayGo::Anywhere) => Privacy::Anywhere,
-        None => question.privacy,
-    };
+    let mut question = asked(arguments, wrong)?;
     // Minutes of measuring must not end at a link without a usable line, nor at a file that exists, which is not
     // overwritten.
     if let (Some(link), Some(_)) = (&link, arguments.kernel) {
@@ -174,7 +159,10 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     }
     let mut measured = None;
     if let Some(kernel) = arguments.kernel {
-        let found = measure(arguments, kernel)?;
+        let found = measure(arguments, kernel, |order| {
+            let assumed = as_assumed(arguments, &question);
+            check_before(&assumed, link.as_ref(), order).map_err(wrong)
+        })?;
         found.estimate.give(&mut question).map_err(wrong)?;
         if arguments.job.is_none() {
             question.name = format!("{} of {}", found.estimate.kernel, question.name);
@@ -182,7 +170,9 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         measured = Some(found);
     }
     if let Some(link) = &link {
-        give_link(link, &mut question, measured.as_mut()).map_err(wrong)?;
+        let is_needed = lacks_messages(&as_assumed(arguments, &question));
+        let kept_in = measured.as_mut().filter(|_| !is_needed);
+        give_link(link, &mut question, kept_in).map_err(wrong)?;
     }
     if arguments.assume {
         question.assume();
@@ -212,6 +202,61 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     } else {
         STATUS_NONE
     })
+}
+
+/// Returns the question of the file and the command line.
+fn asked(
+    arguments: &AdviseArgs,
+    wrong: impl FnOnce(cluster::Error) -> CliError,
+) -> Result<Question, CliError> {
+    let mut question = match &arguments.job {
+        Some(path) => parse_question(&read(path)?).map_err(wrong)?,
+        None => {
+            let mut question = Question::new(input::name(&arguments.readings));
+            question.boards_max = BOARDS_DEFAULT;
+            question
+        }
+    };
+    question.deadline_s = arguments.deadline.or(question.deadline_s);
+    question.boards_max = arguments.boards.unwrap_or(question.boards_max);
+    question.privacy = match arguments.data_may_go {
+        Some(DataMayGo::Board) => Privacy::Board,
+        Some(DataMayGo::Neighbours) => Privacy::Neighbours,
+        Some(DataMayGo::Anywhere) => Privacy::Anywhere,
+        None => question.privacy,
+    };
+    Ok(question)
+}
+
+/// Returns the question with the figures that the command line allows to assume.
+fn as_assumed(arguments: &AdviseArgs, question: &Question) -> Question {
+    let mut question = question.clone();
+    if arguments.assume {
+        question.assume();
+    }
+    question
+}
+
+/// Whether a question needs the cost of messages, and has none.
+fn lacks_messages(question: &Question) -> bool {
+    let needed = question.needed();
+    let mut inputs = LinkCurve::INPUTS.into_iter();
+    inputs.any(|input| needed.contains(&input) && question.given[input as usize].is_none())
+}
+
+/// Checks before the measurement that it will lead to an answer, because a measurement takes minutes. Figures that
+/// neither it nor the link gives must be there. The link must have a line for messages as this job sends them.
+fn check_before(
+    question: &Question,
+    link: Option<&LinkCurve>,
+    order: &Order,
+) -> Result<(), cluster::Error> {
+    let of_link = link.iter().flat_map(|_| LinkCurve::INPUTS);
+    question.check_with(Estimate::INPUTS.into_iter().chain(of_link))?;
+    if let Some(link) = link.filter(|link| link.has_unusable() && lacks_messages(question)) {
+        link.check_near(estimate::predict_exchange(order)?.bytes)?;
+    }
+    Ok(())
 }
 
 /// Gives a question the figures of a link. If the job was measured, a refusal goes to its figures, which are kept.
@@ -274,13 +319,18 @@ impl Drop for Interruption {
     }
 }
 
-/// Measures a job on this board.
-fn measure(arguments: &AdviseArgs, kernel: Kernel) -> Result<Measured, CliError> {
+/// Measures a job on this board, if the check of its input succeeds.
+fn measure(
+    arguments: &AdviseArgs,
+    kernel: Kernel,
+    check: impl FnOnce(&Order) -> Result<(), CliError>,
+) -> Result<Measured, CliError> {
     let name = input::name(&arguments.readings);
     let (readings, left_out) = input::read(&arguments.readings)?;
     let settings = arguments.settings.checked(kernel)?;
     let help = "see `keel advise --help` for what a job takes";
     let order = input::order(&name, settings, (readings, &left_out), help)?;
+    check(&order)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let ranks_max = cores.min(RANKS_MAX) as u32;
     let seconds = arguments.measure_seconds as f64;

@@ -1,6 +1,7 @@
 //! `keel cluster measure` and `report` as processes, without MPI: its launcher and keel-mpi are scripts with prepared
 //! output. With MPI: crates/keel-mpi/tests.
 
+use crate::common::mpi::{FakeMpi, LIBRARY, script};
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, wait_until};
 use cluster::host::describe;
 use cluster::measure::{Event, RankFacts, event_line};
@@ -11,19 +12,9 @@ use cluster::results::{
 };
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const LIBRARY: &str = "MPICH Version: 4.0.2, MPICH Device: ch4:ucx";
-
-fn script(dir: &TempDir, name: &str, text: &str) -> String {
-    let path = dir.file(name);
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path.display().to_string()
-}
 
 /// A fake keel-mpi, its launcher that executes `run`, and a list of hosts.
 struct Fake {
@@ -36,19 +27,14 @@ struct Fake {
 impl Fake {
     fn new(hosts: &str, run: &str) -> Self {
         let dir = TempDir::new();
-        let program = script(&dir, "keel-mpi", &format!("echo '{LIBRARY}'"));
-        let launcher = script(
-            &dir,
-            "mpiexec",
-            &format!("[ \"$1\" = --version ] && echo HYDRA && exit\n{run}"),
-        );
+        let mpi = FakeMpi::new(dir.path(), "mpiexec", run);
         let list = dir.file("hosts");
         fs::write(&list, hosts).unwrap();
         let hosts = list.display().to_string();
         Self {
             dir,
-            program,
-            launcher,
+            program: mpi.program,
+            launcher: mpi.launcher,
             hosts,
         }
     }
@@ -221,6 +207,7 @@ fn power_of_boards_becomes_rows_of_all_starts_with_reasons_for_unavailable_senso
         "{said}"
     );
     assert!(said.contains("unavailable: gone"), "{said}");
+    assert!(!said.contains("per W: the"), "one board has no power");
     let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();
     assert_eq!(
         file.header.power_source,
@@ -300,7 +287,7 @@ fn a_failure_that_a_rank_reports_is_printed_with_its_host() {
     // Hydra reports the failure on standard output, while the helper on the other board writes an error.
     let hydra = "echo '=   PID 41 RUNNING AT b2'; echo '[proxy:0:0@b1] assert failed' >&2; exit 9";
     let fake = Fake::new("b1\nb2\n", hydra);
-    let shell = script(&fake.dir, "shell", "shift; exec \"$@\"");
+    let shell = script(fake.dir.path(), "shell", "shift; exec \"$@\"");
     let line = fails(&fake.words(&["--launcher", &shell]), 1);
     assert!(
         line.starts_with("keel: b2: the launcher has ended without a result"),
@@ -346,7 +333,7 @@ fn boards_are_asked_before_anything_starts() {
             "does not run there (exit status: 1): no libmpi",
         ),
     ] {
-        let shell = script(&fake.dir, "shell", answer);
+        let shell = script(fake.dir.path(), "shell", answer);
         let line = fails(&fake.words(&["--launcher", &shell]), 1);
         assert!(line.contains(said), "{line}");
         assert!(!fake.dir.file("started").exists());
@@ -443,7 +430,7 @@ fn a_missing_program_is_named_with_the_remedy() {
         1,
     );
     assert!(line.starts_with("keel: nowhere: no such file"), "{line}");
-    let other = script(&fake.dir, "mpirun", "echo 'mpirun (Open MPI) 4.1.4'");
+    let other = script(fake.dir.path(), "mpirun", "echo 'mpirun (Open MPI) 4.1.4'");
     let mut words = fake.words(&[]);
     words[7] = &other;
     assert!(fails(&words, 1).contains("is no launcher of MPICH"));
@@ -775,7 +762,17 @@ fn a_meter_gives_the_power_of_all_boards_during_each_benchmark() {
         ];
         let output = run(&fake.words(&words));
         assert!(output.status.success(), "{output:?}");
+        // The median is 2 us, so 500,000 messages/s; at 7.5 W a message takes 15 uJ.
+        let said = String::from_utf8(output.stdout).unwrap();
+        let columns = "    7.500    66666.7       3.333e10   messages/s, 64 B\n";
+        assert!(said.contains(columns), "{said}");
     });
+    let said = ok_json(&["cluster", "report", &out, "--json"]);
+    let row = &said["power"][0];
+    let ratio = |member: &str, value: f64| row[member].as_f64().unwrap() / value;
+    assert!((ratio("result_per_watt", 500_000.0 / 7.5) - 1.0).abs() < 1e-6);
+    assert!((ratio("result_per_joule", 500_000.0 / 15e-6) - 1.0).abs() < 1e-6);
+    assert_eq!(row["result_watts_from"], "measured");
     let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();
     let found: Vec<&PowerRow> = file
         .rows

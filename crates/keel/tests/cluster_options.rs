@@ -1,11 +1,11 @@
 //! Options of `keel cluster`, `keel advise` and `keel cluster report` that have no effect or contradict each other.
 //! Commands that fail or are interrupted are here, too. All of them say what is wrong, and leave nothing behind.
 
+use crate::common::mpi::{FakeMpi, LIBRARY, script};
 use crate::common::{TempDir, fails, keel, one_line, run, wait_until};
 use cluster::results::{ResultFile, Row};
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 /// Writes readings of 1 kHz.
@@ -126,14 +126,14 @@ fn an_advice_that_fails_or_is_interrupted_writes_no_file() {
         "--write",
         written.to_str().unwrap(),
     ];
-    // Power is missing.
+    // Power is missing, which is told before the measurement.
     let line = fails(&words, 1);
     assert!(line.contains("missing: ") && !written.exists(), "{line}");
     // An interruption in the middle.
     let longer = words.map(|word| if word == "1" { "600" } else { word });
     let child = keel()
         .args(longer)
-        .arg("--assume")
+        .args(["--assume", "--data-may-go", "neighbours"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -160,19 +160,9 @@ fn an_advice_that_fails_or_is_interrupted_writes_no_file() {
 fn a_run_with_retry_leaves_out_a_board_that_cannot_be_reached() {
     let dir = TempDir::new();
     let input = readings(&dir, 4_000);
-    let script = |name: &str, text: &str| {
-        let path = dir.file(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    };
-    let library = "MPICH Version: 4.0.2, MPICH Device: ch4:ucx";
-    let program = script("keel-mpi", &format!("echo '{library}'"));
-    let launcher = script(
-        "mpiexec",
-        "[ \"$1\" = --version ] && echo HYDRA && exit\nexit 3",
-    );
-    let shell = script("shell", "echo 'no route to host' >&2; exit 255");
+    let mpi = FakeMpi::new(dir.path(), "mpiexec", "exit 3");
+    let refuses = "echo 'no route to host' >&2; exit 255";
+    let shell = script(dir.path(), "shell", refuses);
     let hosts = dir.file("hosts");
     fs::write(&hosts, "b1\nlocalhost:2\n").unwrap();
     let words = [
@@ -184,9 +174,9 @@ fn a_run_with_retry_leaves_out_a_board_that_cannot_be_reached() {
         "--input",
         &input,
         "--program",
-        &program,
+        &mpi.program,
         "--mpirun",
-        &launcher,
+        &mpi.launcher,
         "--launcher",
         &shell,
     ];
@@ -219,19 +209,9 @@ fn a_run_with_retry_leaves_out_a_board_that_cannot_be_reached() {
 fn a_run_whose_ranks_never_start_names_the_boards_and_with_retry_ends_on_this_machine() {
     let dir = TempDir::new();
     let input = readings(&dir, 4_000);
-    let script = |name: &str, text: &str| {
-        let path = dir.file(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    };
-    let library = "echo 'MPICH Version: 4.0.2, MPICH Device: ch4:ucx'";
-    let program = script("keel-mpi", library);
-    let launcher = script(
-        "mpiexec",
-        "[ \"$1\" = --version ] && echo HYDRA && exit\nexec sleep 1000",
-    );
-    let shell = script("shell", library);
+    let mpi = FakeMpi::new(dir.path(), "mpiexec", "exec sleep 1000");
+    let answers = format!("echo '{LIBRARY}'");
+    let shell = script(dir.path(), "shell", &answers);
     let hosts = dir.file("hosts");
     fs::write(&hosts, "b1\nlocalhost\n").unwrap();
     let words = [
@@ -243,9 +223,9 @@ fn a_run_whose_ranks_never_start_names_the_boards_and_with_retry_ends_on_this_ma
         "--input",
         &input,
         "--program",
-        &program,
+        &mpi.program,
         "--mpirun",
-        &launcher,
+        &mpi.launcher,
         "--launcher",
         &shell,
         "--silence-seconds-max",

@@ -85,7 +85,7 @@ fn power_of_files_is_listed_by_benchmark_and_label() {
     };
     let yocto = |during| {
         at(&[
-            during, "yocto", "yocto", "ina219", "4.250", "4.250", "4.250", "2.500",
+            during, "yocto", "yocto", "ina219", "4.250", "4.250", "4.250", "2.500", "-", "-",
         ])
     };
     let fedora = |during| {
@@ -108,7 +108,7 @@ fn power_of_files_is_listed_by_benchmark_and_label() {
     assert!(order.is_sorted(), "{said}");
     let text = fs::read_to_string(&csv).unwrap();
     assert!(
-        text.contains("allreduce,yocto,yocto,ina219,measured,4.25,4.25,4.25,2.5,8.5,2,\n"),
+        text.contains("allreduce,yocto,yocto,ina219,measured,4.25,4.25,4.25,2.5,8.5,2,,,,,,\n"),
         "{text}"
     );
     assert!(
@@ -123,6 +123,8 @@ fn power_of_files_is_listed_by_benchmark_and_label() {
         .collect();
     assert_eq!(labels, ["yocto", "fedora", "yocto", "fedora"]);
     assert_eq!(rows[0]["average_w"], 4.25);
+    assert!(rows[0]["result_per_watt"].is_null(), "{}", rows[0]);
+    assert_eq!(rows[0]["result_why_none"], "the file has no result of it");
     // What is unavailable is no zero.
     assert!(
         rows[1]["average_w"].is_null() && rows[1]["energy_j"].is_null(),

@@ -89,6 +89,148 @@ fn telegraf_writes_with_its_own_output_and_durable_lines_survive_a_kill() {
     assert_eq!(used, (0..500).collect::<Vec<i64>>());
 }
 
+/// A time of the agents' readings.
+const AGENT_TIME_NS: &str = "1780272000123456789";
+
+/// Starts a node that takes readings only with the token `fedcba9876543210` of `agent`.
+fn for_an_agent() -> Node {
+    let mut node = Node::prepare(&format!("{HTTP}token_file = \"tokens\"\nwrite = true\n"));
+    std::fs::write(node.dir.file("tokens"), "agent fedcba9876543210 write\n").unwrap();
+    node.restart();
+    node
+}
+
+/// Checks the latest values of keys, and that all have the agents' time.
+fn has_of_agent(node: &Node, values: &[(&str, Value)]) {
+    for (key, value) in values {
+        let found = node.json_degraded(&["get", key, "--json", "--via", "socket"]);
+        let is_it = match value.as_f64() {
+            Some(number) => found["value"].as_f64() == Some(number),
+            None => found["value"] == *value,
+        };
+        assert!(is_it, "{key}: {found}");
+        assert_eq!(found["time_ns"], AGENT_TIME_NS, "{key}: {found}");
+    }
+}
+
+#[test]
+fn vector_writes_with_its_own_sinks() {
+    let node = for_an_agent();
+    let address = address(&node);
+    // As Vector 0.44 sends (`src/sinks/influxdb`), with `org`, `bucket` and `token`. First it asks for the health.
+    assert_eq!(get(&address, "/health").status, 200);
+    let headers = "content-type: text/plain\r\nauthorization: Token fedcba9876543210\r\n\
+                   user-agent: Vector/0.44.0\r\naccept-encoding: identity\r\n";
+    let path = "/api/v2/write?org=my+org&bucket=site%2F7&precision=ns";
+    let t = AGENT_TIME_NS;
+    // `influxdb_metrics`: a counter, a gauge, an aggregated histogram and a distribution. The last line has no end.
+    let metrics = format!(
+        "host.cpu_seconds_total,collector=cpu,cpu=0,host=gw-14,metric_type=counter,mode=idle value=12.25 {t}\n\
+         host.load1,collector=load,host=gw\\ 15,metric_type=gauge value=2 {t}\n\
+         ns.requests,metric_type=histogram bucket_2.1=2u,bucket_inf=6u,sum=12.5,count=6u {t}\n\
+         ns.waits,metric_type=distribution quantile_0.95=3,min=1,max=3,avg=1.875 {t}"
+    );
+    let answer = post(&address, path, headers, metrics.as_bytes());
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    // `influxdb_logs`: each line has its end. A message may hold line feeds, quotes and backslashes.
+    let logs = format!(
+        "vector-logs,host=gw-14,metric_type=logs,source_type=file \
+         message=\"first\nsays \\\"C:\\\\temp\\\"\",bytes=482i,ok=true,seconds=0.5 {t}\n"
+    );
+    let answer = post(&address, path, headers, logs.as_bytes());
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    let cpu = "host.cpu_seconds_total/collector=cpu/cpu=0/host=gw-14/metric_type=counter/mode=idle";
+    let log = "vector-logs/host=gw-14/metric_type=logs/source_type=file";
+    has_of_agent(
+        &node,
+        &[
+            (format!("{cpu}/value").as_str(), json!(12.25)),
+            (
+                "host.load1/collector=load/host=gw 15/metric_type=gauge/value",
+                json!(2),
+            ),
+            ("ns.requests/metric_type=histogram/bucket_inf", json!(6)),
+            ("ns.requests/metric_type=histogram/sum", json!(12.5)),
+            ("ns.waits/metric_type=distribution/quantile_0.95", json!(3)),
+            (
+                format!("{log}/message").as_str(),
+                json!("first\nsays \"C:\\temp\""),
+            ),
+            (format!("{log}/bytes").as_str(), json!(482)),
+            (format!("{log}/ok").as_str(), json!(true)),
+            (format!("{log}/seconds").as_str(), json!(0.5)),
+        ],
+    );
+}
+
+#[test]
+fn vector_with_settings_of_influxdb_1_writes_where_there_are_no_tokens() {
+    let node = Node::start(&writable());
+    let address = address(&node);
+    // As Vector 0.44 sends with `database`, `consistency` and `retention_policy_name`. Its token is empty.
+    assert_eq!(get(&address, "/ping").status, 204);
+    let headers = "content-type: text/plain\r\nauthorization: Token \r\n";
+    let body = format!("ns.total,metric_type=counter value=1.5,count=6i {AGENT_TIME_NS}");
+    let path = "/write?consistency=any&db=vector-database&rp=autogen&precision=ns";
+    let answer = post(&address, path, headers, body.as_bytes());
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    has_of_agent(
+        &node,
+        &[
+            ("ns.total/metric_type=counter/value", json!(1.5)),
+            ("ns.total/metric_type=counter/count", json!(6)),
+        ],
+    );
+    // Its `username` and `password` come in the address. They are refused there, because addresses end up in logs.
+    let path = "/write?db=vector-database&p=fedcba9876543210&u=agent&precision=ns";
+    let answer = post(&address, path, headers, body.as_bytes());
+    assert_eq!((answer.status, &answer.json()["thing"]), (400, &json!("p")));
+    assert!(!answer.text().contains("fedcba9876543210"));
+}
+
+#[test]
+fn fluent_bit_writes_with_its_own_output() {
+    let node = for_an_agent();
+    let address = address(&node);
+    let t = AGENT_TIME_NS;
+    // As Fluent Bit 5.0 sends (`plugins/out_influxdb`) with `org`, `bucket`, `http_token`, `sequence_tag off` and
+    // `tag_keys host`. It escapes a text as JSON does, and then as line protocol does. The last line has no end.
+    let headers = "User-Agent: Fluent-Bit\r\nAuthorization: Token fedcba9876543210\r\n";
+    let path = "/api/v2/write?org=any&bucket=any&precision=ns";
+    let body = format!(
+        "cpu.local cpu_p=1.250000,cpu0.p_user=2.000000,pid=7 {t}\n\
+         app.log,host=hall\\ 1 log=\"says \\\\\\\"no\\\\\\\"\",lines=3,ok=TRUE {t}"
+    );
+    let answer = post(&address, path, headers, body.as_bytes());
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    // With `database`, `http_user`, `http_passwd` and `add_integer_suffix`; each record has a number as a tag.
+    let headers = "User-Agent: Fluent-Bit\r\n\
+                   Authorization: Basic YWdlbnQ6ZmVkY2JhOTg3NjU0MzIxMA==\r\n";
+    let body = format!("mem,_seq=0 used=-5i,free=7i {t}\nmem,_seq=1 used=6i,swap=FALSE {t}");
+    let answer = post(
+        &address,
+        "/write?db=fluentbit&precision=n",
+        headers,
+        body.as_bytes(),
+    );
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    has_of_agent(
+        &node,
+        &[
+            ("cpu.local/cpu_p", json!(1.25)),
+            ("cpu.local/cpu0.p_user", json!(2)),
+            ("cpu.local/pid", json!(7)),
+            ("app.log/host=hall 1/log", json!("says \\\"no\\\"")),
+            ("app.log/host=hall 1/lines", json!(3)),
+            ("app.log/host=hall 1/ok", json!(true)),
+            ("mem/_seq=0/used", json!(-5)),
+            ("mem/_seq=0/free", json!(7)),
+            ("mem/_seq=1/used", json!(6)),
+            ("mem/_seq=1/swap", json!(false)),
+        ],
+    );
+}
+
 #[test]
 fn refused_lines_come_back_with_their_reasons_and_the_others_are_kept() {
     let node = Node::start(&writable());

@@ -1,6 +1,7 @@
 //! `[[job]]` of the configuration: a node starts a job at its period and reports where it runs and why. It counts
 //! skipped and failed runs, and ends the job when the node ends.
 
+use crate::common::mpi::FakeMpi;
 use crate::common::node::{Node, SMALL};
 use crate::common::{TempDir, fails, keel, ok, one_line, wait_until};
 use cluster::advisor::{Input, Origin, Question, question_text};
@@ -11,7 +12,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -277,23 +277,9 @@ fn an_answer_whose_check_failed_or_did_not_come_says_so_in_its_file() {
     let programs = node.dir.file("programs");
     fs::create_dir(&programs).unwrap();
     let said = node.dir.file("said");
-    for (name, text) in [
-        (
-            "keel-mpi",
-            "echo 'MPICH Version: 4.0.2, MPICH Device: ch4:ucx'".to_owned(),
-        ),
-        (
-            "mpiexec.hydra",
-            format!(
-                "[ \"$1\" = --version ] && echo HYDRA && exit\nexec cat '{}'",
-                said.display()
-            ),
-        ),
-    ] {
-        let program = programs.join(name);
-        fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let says = format!("exec cat '{}'", said.display());
+    // The command finds both in its path.
+    FakeMpi::new(&programs, "mpiexec.hydra", &says);
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", programs.display());
     let done = |rank: usize| Line::Done { rank, rows: 0 };

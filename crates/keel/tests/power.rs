@@ -1,6 +1,7 @@
 //! `keel power` and `keel advise` as processes, on folders that represent `/`.
 
 use crate::common;
+use crate::common::mpi::FakeMpi;
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, text};
 use cluster::results::{Known, Mode, Origin, ResultFile, Row};
 use serde_json::Value;
@@ -263,25 +264,10 @@ fn the_power_chip_of_a_raspberry_pi_is_read_by_every_command_that_measures() {
 /// The ranks of `keel cluster measure` read sensors themselves, so they must be told of the chip.
 #[test]
 fn ranks_that_measure_are_told_of_the_power_chip() {
-    use std::os::unix::fs::PermissionsExt;
     let dir = TempDir::new();
-    let script = |name: &str, text: &str| {
-        let path = dir.file(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    };
-    let program = script(
-        "keel-mpi",
-        "echo 'MPICH Version: 4.0.2, MPICH Device: ch4:ucx'",
-    );
     let told = dir.file("told").display().to_string();
-    let launcher = script(
-        "mpiexec",
-        &format!(
-            "[ \"$1\" = --version ] && echo HYDRA && exit\nprintf '%s\\n' \"$@\" >'{told}'; exit 1"
-        ),
-    );
+    let tells = format!("printf '%s\\n' \"$@\" >'{told}'; exit 1");
+    let mpi = FakeMpi::new(dir.path(), "mpiexec", &tells);
     let hosts = dir.file("hosts");
     fs::write(&hosts, "localhost:2\n").unwrap();
     let hosts = hosts.display().to_string();
@@ -291,9 +277,9 @@ fn ranks_that_measure_are_told_of_the_power_chip() {
         "--hosts",
         &hosts,
         "--program",
-        &program,
+        &mpi.program,
         "--mpirun",
-        &launcher,
+        &mpi.launcher,
         "--samples",
         "3",
         "--only",

@@ -58,8 +58,7 @@ struct Filled {
 impl Filled {
     fn new() -> Self {
         let dir = TempDir::new();
-        tree(&dir);
-        let server = Server::start(&publish(&dir), &[]);
+        let server = Server::of_tree(&dir, &[]);
         let filled = Self {
             proxy: Proxy::start(server.address),
             cache: path(&dir, "cache"),
@@ -279,8 +278,7 @@ fn a_cache_that_cannot_be_opened_is_reported_and_stops_no_mount() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let server = Server::start(&publish(&dir), &[]);
+    let server = Server::of_tree(&dir, &[]);
     let disk = MemoryDisk::new(&dir, "disk", "1M");
     disk.set_read_only(true);
     let cache = disk.0.join("cache");
@@ -362,8 +360,7 @@ fn two_mounts_cannot_have_one_cache() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let server = Server::start(&publish(&dir), &[]);
+    let server = Server::of_tree(&dir, &[]);
     let caches = [path(&dir, "cache"), flash_image(&dir, "image", "16M")];
     for (cache, said) in caches.iter().zip(["another process", "in use"]) {
         let options = ["--cache", cache.as_str()];

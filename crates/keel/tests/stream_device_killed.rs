@@ -4,9 +4,7 @@ use crate::common;
 use crate::common::{TempDir, keel, run};
 use crate::stream_common::device::{ARGUMENTS, all_blocks, path};
 use crate::stream_common::proxy::{Fault, Proxy};
-use crate::stream_common::{
-    Mount, Server, cannot_mount, detach, is_whole, publish, runs_well, tree, wait_learned,
-};
+use crate::stream_common::{Mount, Server, cannot_mount, detach, is_whole, learn, runs_well};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -68,16 +66,11 @@ fn programs_end_and_the_next_mount_is_right_after_a_kill_of_their_mount() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let server = Server::start(&store, &[]);
+    let server = Server::of_tree(&dir, &[]);
     let proxy = Proxy::start(server.address);
     let cache = path(&dir, "cache");
     let all = all_blocks();
-    let mount = Mount::start(&dir, "at", server.address, &[]);
-    runs_well(&dir, &mount, &[&all]);
-    drop(mount);
-    wait_learned(&store, 1);
+    learn(&dir, &server, &[&all]);
     // The prefetch plan stops in its middle, so that programs wait and the storing thread may sleep on a page.
     for (after_bytes, options) in [
         (30_000, &[][..]),
@@ -119,8 +112,7 @@ fn the_next_mount_is_right_after_a_kill_of_an_idle_mount() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let server = Server::start(&publish(&dir), &[]);
+    let server = Server::of_tree(&dir, &[]);
     let address = server.address.to_string();
     let cache = path(&dir, "cache");
     let options = ["--cache", cache.as_str()];
@@ -174,8 +166,7 @@ fn a_guard_that_is_late_leaves_the_next_mount_alone() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let server = Server::start(&publish(&dir), &[]);
+    let server = Server::of_tree(&dir, &[]);
     let mut mount = Mount::start(&dir, "at", server.address, &[]);
     let guard = guard_of(&mount);
     send(guard, libc::SIGSTOP);
@@ -198,8 +189,7 @@ fn a_dead_mount_is_not_taken_for_alive_from_the_cache_of_the_kernel() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let server = Server::start(&publish(&dir), &[]);
+    let server = Server::of_tree(&dir, &[]);
     let mut mount = Mount::start(&dir, "at", server.address, &[]);
     // From here on the kernel has cached the directory.
     assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);
@@ -221,8 +211,7 @@ fn the_guard_takes_a_dead_mount_away_that_is_in_use() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let server = Server::start(&publish(&dir), &[]);
+    let server = Server::of_tree(&dir, &[]);
     let mut mount = Mount::start(&dir, "at", server.address, &[]);
     let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
     assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);

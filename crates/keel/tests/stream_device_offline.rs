@@ -9,8 +9,8 @@ use crate::stream_common::device::{
     path, wait_connected,
 };
 use crate::stream_common::{
-    Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
-    runs_well_at_last, tree, tree_of, try_run_within, wait_learned,
+    Mount, Server, cannot_mount, is_whole, is_whole_at_last, learn, publish, run_within, runs_well,
+    runs_well_at_last, tree, tree_of, try_run_within,
 };
 use std::path::Path;
 use std::process::Command;
@@ -77,8 +77,7 @@ fn a_mount_without_server_and_cache_fails_with_one_line() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let mut server = Server::start(&publish(&dir), &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     server.kill();
     let (cache, address) = (path(&dir, "cache"), server.address);
     let cached = ["--cache", cache.as_str()];
@@ -105,9 +104,8 @@ fn a_cached_manifest_of_another_signer_is_refused() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
+    let mut server = Server::of_tree(&dir, &[]);
+    let store = dir.file("store");
     let cache = path(&dir, "cache");
     let options = ["--cache", cache.as_str()];
     drop(Mount::start(&dir, "at", server.address, &options));
@@ -198,9 +196,7 @@ fn a_pinned_program_runs_without_a_server() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let address = server.address.to_string();
     let pin = |what: &str, cache: &str| {
         let pin = [
@@ -224,10 +220,7 @@ fn a_pinned_program_runs_without_a_server() {
     assert_eq!(said["is_learned"], false, "{said}");
     let wanted = said["blocks_wanted"].as_u64().unwrap();
     assert!(wanted >= stream_common::TABLE_BLOCKS as u64, "{said}");
-    let mount = Mount::start(&dir, "at", server.address, &[]);
-    runs_well(&dir, &mount, ARGUMENTS);
-    drop(mount);
-    wait_learned(&store, 1);
+    learn(&dir, &server, ARGUMENTS);
     let said = pin("bin/task", &caches[1]);
     assert_eq!(said["is_learned"], true, "{said}");
     // A task that has run is pinned with at least as much as one that has not: its program is among it.
@@ -265,9 +258,7 @@ fn a_pin_without_a_server_uses_what_an_earlier_one_received() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let address = server.address.to_string();
     let caches = ["program", "task"].map(|name| path(&dir, name));
     let pin = |cache: &str| {
@@ -287,10 +278,7 @@ fn a_pin_without_a_server_uses_what_an_earlier_one_received() {
     };
     let (status, said) = pin(&caches[0]);
     assert_eq!(status, Some(0), "nothing is learned yet: {said}");
-    let mount = Mount::start(&dir, "at", server.address, &[]);
-    runs_well(&dir, &mount, ARGUMENTS);
-    drop(mount);
-    wait_learned(&store, 1);
+    learn(&dir, &server, ARGUMENTS);
     let (status, learned) = pin(&caches[1]);
     assert_eq!(status, Some(0), "{learned}");
     server.kill();
@@ -313,13 +301,9 @@ fn a_start_that_fails_in_an_outage_takes_nothing_from_what_was_learned() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
-    let mount = Mount::start(&dir, "at", server.address, &[]);
-    runs_well(&dir, &mount, ARGUMENTS);
-    drop(mount);
-    wait_learned(&store, 1);
+    let mut server = Server::of_tree(&dir, &[]);
+    let store = dir.file("store");
+    learn(&dir, &server, ARGUMENTS);
     let list = ["stream", "actions", store.to_str().unwrap(), "--json"];
     let learned = || ok_json(&list)["actions"][0]["blocks"].clone();
     let before = learned();
@@ -345,8 +329,7 @@ fn a_pin_reads_its_blocks_and_names_missing_ones_at_once() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let mut server = Server::start(&publish(&dir), &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let (cache, address) = (path(&dir, "cache"), server.address.to_string());
     let pin = [
         "stream",
@@ -452,14 +435,9 @@ fn neighbours_of_blocks_that_were_read_are_there_without_a_server() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
-    let mount = Mount::start(&dir, "at", server.address, &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let read = &["20-22", "300"];
-    runs_well(&dir, &mount, read);
-    drop(mount);
-    wait_learned(&store, 1);
+    learn(&dir, &server, read);
     // A learned start receives only what it reads.
     let none = path(&dir, "none");
     let options = ["--cache", &none, "--complete=none"];
@@ -516,8 +494,7 @@ fn the_rest_of_a_program_comes_when_nothing_else_is_to_be_done() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let mut server = Server::start(&publish(&dir), &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let cache = path(&dir, "cache");
     let options = ["--cache", cache.as_str(), "--complete"];
     let mount = Mount::start(&dir, "at", server.address, &options);

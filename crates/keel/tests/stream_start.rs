@@ -18,9 +18,8 @@ fn blocks_learned_at_the_first_start_are_sent_ahead_at_the_second() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let server = Server::start(&store, &[]);
+    let server = Server::of_tree(&dir, &[]);
+    let store = dir.file("store");
     let mount = Mount::start(&dir, "first", server.address, &[]);
     runs_well(&dir, &mount, ARGUMENTS);
     assert_eq!(mount.count("pushed"), 0);
@@ -55,9 +54,7 @@ fn a_server_without_prediction_prefetches_no_block() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let server = Server::start(&store, &["--predict", "none"]);
+    let server = Server::of_tree(&dir, &["--predict", "none"]);
     for start in ["first", "second"] {
         let mount = Mount::start(&dir, start, server.address, &[]);
         runs_well(&dir, &mount, ARGUMENTS);
@@ -71,9 +68,8 @@ fn mode_paper_sends_segments() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let server = Server::start(&store, &["--predict", "paper"]);
+    let server = Server::of_tree(&dir, &["--predict", "paper"]);
+    let store = dir.file("store");
     let mount = Mount::start(&dir, "first", server.address, &[]);
     runs_well(&dir, &mount, ARGUMENTS);
     drop(mount);
@@ -93,9 +89,8 @@ fn runs_with_other_arguments_and_two_at_once_read_the_right_bytes() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let server = Server::start(&store, &[]);
+    let server = Server::of_tree(&dir, &[]);
+    let store = dir.file("store");
     let runs: [&[&str]; 3] = [ARGUMENTS, &["300-340", "200-220"], &["300-340", "400-410"]];
     for (number, arguments) in runs.iter().enumerate() {
         let mount = Mount::start(&dir, &format!("learn{number}"), server.address, &[]);

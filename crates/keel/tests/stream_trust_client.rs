@@ -286,9 +286,8 @@ fn a_misbehaving_client_is_refused_and_counted_and_does_not_disturb_others() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
     let options = [&METRICS[..], &["--memory", "16M"]].concat();
-    let server = Server::start(&publish(&dir), &options);
+    let server = Server::of_tree(&dir, &options);
     let mount = Mount::start(&dir, "at", server.address, &[]);
     runs_well(&dir, &mount, &["20-60"]);
     let manifest = greeting(server.address).1;

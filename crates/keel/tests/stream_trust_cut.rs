@@ -3,8 +3,8 @@
 use crate::common::TempDir;
 use crate::stream_common::proxy::{Fault, Proxy};
 use crate::stream_common::{
-    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, longer, publish, run_within,
-    runs_well, runs_well_at_last, runs_well_within, tree, wait_learned,
+    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, longer, run_within, runs_well,
+    runs_well_at_last, runs_well_within, wait_learned,
 };
 use std::process::Command;
 use std::time::Duration;
@@ -13,8 +13,7 @@ const ARGUMENTS: &[&str] = &["20-60", "sleep:600", "100-160"];
 
 /// Creates a published tree, its server, and a connection to it that can be disturbed.
 fn published(dir: &TempDir) -> (Server, Proxy) {
-    tree(dir);
-    let server = Server::start(&publish(dir), &[]);
+    let server = Server::of_tree(dir, &[]);
     let proxy = Proxy::start(server.address);
     (server, proxy)
 }

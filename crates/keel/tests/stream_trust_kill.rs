@@ -2,9 +2,7 @@
 
 use crate::common::TempDir;
 use crate::stream_common::proxy::{Fault, Proxy};
-use crate::stream_common::{
-    Mount, Server, cannot_mount, is_whole, longer, publish, runs_well, tree, wait_learned,
-};
+use crate::stream_common::{Mount, Server, cannot_mount, is_whole, learn, longer, runs_well};
 
 /// Bytes from the server between two kills: about one compressed block with its overhead.
 const STEP_BYTES: u64 = 2_500;
@@ -43,9 +41,7 @@ fn a_server_killed_at_any_block_of_a_short_action_costs_no_program_its_bytes() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let proxy = Proxy::start(server.address);
     let arguments = &["20-30"];
     // Unlearned: each requested block comes with its neighbours.
@@ -58,10 +54,7 @@ fn a_server_killed_at_any_block_of_a_short_action_costs_no_program_its_bytes() {
     }
     assert!(kills >= 10, "{kills}");
     // Learned: the prefetch plan is cut in its middle.
-    let mount = Mount::start(&dir, "whole", server.address, &[]);
-    runs_well(&dir, &mount, arguments);
-    drop(mount);
-    wait_learned(&store, 1);
+    learn(&dir, &server, arguments);
     let mut kills = 0;
     for step in 0..40 {
         if !starts_while_the_server_dies(&dir, &mut server, &proxy, step * STEP_BYTES, arguments) {
@@ -78,15 +71,10 @@ fn a_server_killed_at_random_blocks_of_a_long_action_costs_no_bytes() {
         return;
     }
     let dir = TempDir::new();
-    tree(&dir);
-    let store = publish(&dir);
-    let mut server = Server::start(&store, &[]);
+    let mut server = Server::of_tree(&dir, &[]);
     let proxy = Proxy::start(server.address);
     let arguments = &["0-250", "300-599"];
-    let mount = Mount::start(&dir, "whole", server.address, &[]);
-    runs_well(&dir, &mount, arguments);
-    drop(mount);
-    wait_learned(&store, 1);
+    learn(&dir, &server, arguments);
     let mut kills = 0;
     let (mut state, rounds) = (
         longer("KEEL_STREAM_SEED", 12_345),

@@ -5,8 +5,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use mem::{Attributes, Last, Node, PathBuffer, Rename};
 
 use crate::foreign::{Answer, fail, room, string};
-use crate::next::serve;
+use crate::next::{Next, serve};
 use crate::open::{attributes_of, new_inode, require_writable_directory};
+use crate::raw;
 use crate::resolve::{End, Located, Missing, Place, end_of, locate, locate_name, on_name, on_path};
 use crate::stat::{attributes_at, is_empty};
 use crate::state::{Context, OrErrno, context, served};
@@ -149,8 +150,31 @@ pub(crate) fn mknod_at(
             let writer = context.attachment.writer().or_errno()?;
             writer.create(missing.parent.node(), name, &new).or_errno()
         },
-        |directory, path| mknodat::pass(directory, path, mode, device),
+        |directory, path| mknod_behind(directory, path, mode, device),
     )
+}
+
+/// Calls the function behind this library, or the kernel if the C library has none.
+fn mknod_behind(directory: c_int, path: *const c_char, mode: c_uint, device: libc::dev_t) -> c_int {
+    /// The C library's function. Before glibc 2.33 there is none: programs call `__xmknod` and `__xmknodat`.
+    static BEHIND: Next = Next::new("mknodat\0");
+    if !BEHIND.address().is_null() {
+        return mknodat::pass(directory, path, mode, device);
+    }
+    // The kernel takes 32 bits, and the C library refuses more.
+    let Ok(device) = u32::try_from(device) else {
+        return fail(libc::EINVAL);
+    };
+    let arguments = [
+        directory as usize,
+        path as usize,
+        mode as usize,
+        device as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the program's arguments.
+    unsafe { raw::answered(libc::SYS_mknodat, arguments) as c_int }
 }
 
 pub(crate) fn symlink_at(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {

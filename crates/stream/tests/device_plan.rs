@@ -123,6 +123,33 @@ fn a_plan_says_where_it_comes_from() {
     );
 }
 
+/// Such a start may have read a small part of what the task needs.
+#[test]
+fn a_start_that_failed_makes_no_note() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        deadline: Duration::from_secs(2),
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    let token = device.begin(FileId(1));
+    device.read(Some(token), at(1, 0)).unwrap();
+    fake.stop();
+    wait_until(|| !device.is_connected());
+    device.read(Some(token), at(1, 60)).unwrap_err();
+    device.end(token, true);
+    let found = device.plan_noted(FileId(1)).unwrap();
+    assert_eq!(
+        (found.answer, found.origin()),
+        (PlanAnswer::Missing, PlanOrigin::Nothing)
+    );
+    device.stop();
+    assert!(!cache.has_note("plan-"));
+}
+
 #[test]
 fn a_plan_that_is_longer_than_a_list_is_cut_and_says_so() {
     let fake = Fake::start(Tree::usual(), |peer, request| match request {

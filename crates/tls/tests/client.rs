@@ -1,6 +1,7 @@
 //! The client's side: whom it trusts, what it says when it does not, and files that change.
 
 use crate::authority::{Authority, Folder, Issued, Purpose};
+use crate::identity::written;
 use base::clock::Clock;
 use base::sim::SimClock;
 use rustls::pki_types::pem::PemObject;
@@ -218,12 +219,8 @@ async fn a_server_that_asks_for_a_certificate_gets_it() {
         let why = why.unwrap_err();
         assert!(why.contains("certificate_file"), "{why}");
         let issued = authority.issue(&[], Purpose::Client);
-        let (certificate_file, key_file) = issued.write(&folder, "node");
         let knows = client(ClientOptions {
-            identity: Some(Identity {
-                certificate_file,
-                key_file,
-            }),
+            identity: Some(written(&issued, &folder, "node")),
             ..options.clone()
         });
         assert_eq!(hello(&knows, peer.serve(&own), ADDRESS).await, Ok(()));

@@ -3,4 +3,5 @@
 mod authority;
 mod client;
 mod front;
+mod identity;
 mod server;

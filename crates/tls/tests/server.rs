@@ -2,6 +2,7 @@
 //! serves.
 
 use crate::authority::{Authority, Folder, Purpose};
+use crate::identity::{issued, written};
 use base::clock::Clock;
 use base::sim::SimClock;
 use std::os::unix::fs::PermissionsExt;
@@ -25,16 +26,7 @@ fn clock() -> Arc<dyn Clock> {
 fn quiet(_: &str) {}
 
 fn identity(authority: &Authority, folder: &Folder, purpose: Purpose) -> Identity {
-    let issued = authority.issue(&["node.example"], purpose);
-    let name = match purpose {
-        Purpose::Server => "server",
-        Purpose::Client => "client",
-    };
-    let (certificate_file, key_file) = issued.write(folder, name);
-    Identity {
-        certificate_file,
-        key_file,
-    }
+    issued(authority, folder, "node.example", purpose)
 }
 
 fn server(authority: &Authority, folder: &Folder, clients: Option<&Authority>) -> Arc<Server> {
@@ -320,12 +312,8 @@ async fn a_certificate_that_no_client_accepts_is_a_problem() {
     ];
     for (issued, expected) in cases {
         let folder = Folder::new("unaccepted");
-        let (certificate_file, key_file) = issued.write(&folder, "server");
         let options = ServerOptions {
-            identity: Identity {
-                certificate_file,
-                key_file,
-            },
+            identity: written(&issued, &folder, "server"),
             client_ca_file: None,
         };
         let wrong = options.check(&clock).unwrap_err().to_string();
@@ -356,12 +344,8 @@ async fn the_verdict_on_a_certificate_is_kept_for_a_minute() {
     let folder = Folder::new("verdict");
     let authority = Authority::new("an authority");
     let issued = authority.issue_for(&["node.example"], Purpose::Server, (2000, 2026));
-    let (certificate_file, key_file) = issued.write(&folder, "server");
     let options = ServerOptions {
-        identity: Identity {
-            certificate_file,
-            key_file,
-        },
+        identity: written(&issued, &folder, "server"),
         client_ca_file: None,
     };
     let clock = SimClock::new(1);

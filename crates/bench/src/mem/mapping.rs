@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::case::{FAULTS, RATE, TIME, bytes_text};
 use super::child::{Limits, output};
 use super::memory::{allocate, available_bytes};
-use super::systems::{EXT4_LARGE, KEEL, REGION_TABLES_BYTES, System, TMPFS};
+use super::systems::{
+    EXT4_LARGE, EXT4_SMALL, EXT4_WRITES, KEEL, REGION_TABLES_BYTES, System, TMPFS,
+};
 use crate::figures::{Figures, Metric};
 
 /// File sizes in MiB, each with the case of making the file addressable and the case of reading a byte without mapping.
@@ -43,6 +45,10 @@ pub(crate) const ATTACH_TIME: Metric = Metric::shown("time", "us");
 
 /// Limit for ext4, which needs its memory twice, for the disk and for the cache.
 const EXT4_BYTES_MAX: u64 = 1 << 30;
+
+/// Memory that must be available for the paper's peer: its own file and that of the other ext4 twice each, and a
+/// reserve. Both files in tmpfs are resident, too, and our region if it is over tmpfs.
+const PAPERS_PEER_BYTES: u64 = 8 * EXT4_BYTES_MAX;
 
 /// Distance of touched addresses: the smallest page size.
 const TOUCH_BYTES: usize = 4096;
@@ -85,22 +91,7 @@ pub(crate) fn measure(
     show("making files of all sizes addressable in turns");
     growth(&folder, bytes_max, rounds, &mut random, figures)?;
     show("preparing files to map");
-    let mut systems = Vec::new();
-    match System::over_huge_pages(&folder, bytes_max) {
-        Ok(system) => systems.push(system),
-        Err(reason) => {
-            figures.missing(format!(
-                "mapping over huge pages ({reason}); it is over tmpfs"
-            ));
-            systems.push(System::over_tmpfs(KEEL, &folder, bytes_max)?);
-        }
-    }
-    systems.push(System::tmpfs(&folder, bytes_max, false)?);
-    systems.push(System::tmpfs(&folder, bytes_max, true)?);
-    match System::ext4(EXT4_LARGE, &folder, bytes_max.min(EXT4_BYTES_MAX)) {
-        Ok(system) => systems.push(system),
-        Err(reason) => figures.missing(format!("mapping a file of ext4 ({reason})")),
-    }
+    let mut systems = systems_of_all_sizes(&folder, bytes_max, figures)?;
     if bytes_max < asked_bytes {
         figures.missing(format!(
             "mapping of files larger than {}: the machine has no more memory available",
@@ -116,6 +107,12 @@ pub(crate) fn measure(
             "making files of {} addressable",
             bytes_text(bytes)
         ));
+        if map_case == EXT4_LARGEST {
+            match papers_peer(&folder) {
+                Ok(system) => systems.push(system),
+                Err(reason) => figures.missing(format!("{EXT4_SMALL} in {map_case} ({reason})")),
+            }
+        }
         of_size(
             &systems,
             [map_case, read_case],
@@ -124,9 +121,53 @@ pub(crate) fn measure(
             &mut random,
             figures,
         )?;
+        // Larger files of the others need the memory.
+        systems.retain(|system| system.name != EXT4_SMALL);
     }
     drop(systems);
     std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+/// Returns our system and the peers that have files of more than one size.
+fn systems_of_all_sizes(
+    folder: &std::path::Path,
+    bytes_max: u64,
+    figures: &mut Figures,
+) -> Result<Vec<System>, String> {
+    let mut systems = Vec::new();
+    match System::over_huge_pages(folder, bytes_max) {
+        Ok(system) => systems.push(system),
+        Err(reason) => {
+            figures.missing(format!(
+                "mapping over huge pages ({reason}); it is over tmpfs"
+            ));
+            systems.push(System::over_tmpfs(KEEL, folder, bytes_max)?);
+        }
+    }
+    systems.push(System::tmpfs(folder, bytes_max, false)?);
+    systems.push(System::tmpfs(folder, bytes_max, true)?);
+    match System::ext4(EXT4_LARGE, folder, bytes_max.min(EXT4_BYTES_MAX)) {
+        Ok(system) => systems.push(system),
+        Err(reason) => figures.missing(format!("mapping a file of ext4 ({reason})")),
+    }
+    Ok(systems)
+}
+
+/// Creates the paper's peer, an ext4 with pages of 4 KiB. It has a file of one size only, that of [`EXT4_LARGEST`], by
+/// which the goal is judged.
+///
+/// # Errors
+/// One line that says why there is none.
+fn papers_peer(folder: &std::path::Path) -> Result<System, String> {
+    let available = available_bytes()?;
+    if available < PAPERS_PEER_BYTES {
+        return Err(format!(
+            "{} of memory are available, and {} needed",
+            bytes_text(available >> 20 << 20),
+            bytes_text(PAPERS_PEER_BYTES)
+        ));
+    }
+    System::ext4(EXT4_SMALL, folder, EXT4_BYTES_MAX)
 }
 
 fn of_size(
@@ -204,16 +245,17 @@ fn left_out(system: &str, case: &str, bytes: u64) -> Option<String> {
 
 fn make(system: &System, bytes: u64) -> Result<(), String> {
     let failed = |error: String| format!("{}: {error}", system.name);
-    match &system.ours {
-        Some(ours) => {
+    let ext4 = EXT4_WRITES.iter().find(|(name, _)| *name == system.name);
+    match (&system.ours, ext4) {
+        (Some(ours), _) => {
             make_ours(&ours.attachment, FILE, bytes).map_err(|error| failed(error.to_string()))
         }
-        None if system.name == EXT4_LARGE => {
-            // Writing the file brings its pages into the cache.
-            system.fill(FILE, bytes, 1 << 20)?;
+        (None, Some((_, write_bytes))) => {
+            // Writing the file brings its pages into the cache. The kernel makes folios as large as the writes allow.
+            system.fill(FILE, bytes, *write_bytes)?;
             system.settle()
         }
-        None => {
+        (None, None) => {
             let file =
                 File::create(system.file(FILE)).map_err(|error| failed(error.to_string()))?;
             allocate(&file, bytes).map_err(|error| failed(error.to_string()))

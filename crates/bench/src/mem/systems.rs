@@ -24,6 +24,8 @@ pub(crate) const TMPFS_HUGE: &str = "tmpfs-huge";
 pub(crate) const EXT4_SMALL: &str = "ext4-4k-folios";
 /// ext4 whose file was laid out by writes of 1 MiB.
 pub(crate) const EXT4_LARGE: &str = "ext4-large-folios";
+/// Both kinds of ext4, each with the bytes of the writes that lay out its files.
+pub(crate) const EXT4_WRITES: [(&str, usize); 2] = [(EXT4_SMALL, 4 << 10), (EXT4_LARGE, 1 << 20)];
 /// All file systems that are compared with ours.
 pub(crate) const PEERS: [&str; 4] = [TMPFS, TMPFS_HUGE, EXT4_SMALL, EXT4_LARGE];
 
@@ -335,7 +337,7 @@ pub(crate) fn all(
         Ok(system) => systems.push(system),
         Err(reason) => missing.push(format!("{TMPFS_HUGE} ({reason})")),
     }
-    for (name, write_bytes) in [(EXT4_SMALL, 4 << 10), (EXT4_LARGE, 1 << 20)] {
+    for (name, write_bytes) in EXT4_WRITES {
         show(&format!("preparing {name}"));
         match System::ext4(name, scratch, bytes) {
             Ok(system) => {

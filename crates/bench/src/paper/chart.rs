@@ -230,7 +230,7 @@ fn edges(shapes: &mut Vec<Shape>, panel: (f64, f64)) {
 
 fn whole_scale(shapes: &mut Vec<Shape>, axis: &Axis) {
     let panel = PANELS[0];
-    frame(shapes, axis, panel, "calls that took at most so long");
+    frame(shapes, axis, panel, "calls that took at most this time");
     for percent in [0, 25, 50, 75, 100] {
         if let Some(y) = whole_height(f64::from(percent) / 100.0) {
             rule(shapes, panel, y, &format!("{percent} %"));

@@ -10,15 +10,16 @@
 //! **Files:** `tasks.rs` the programs, `tree.rs` their folders, `run.rs` one start, `needed.rs` what a start needs,
 //! `net.rs` the line, `proxy.rs` its delay, `disks.rs` local disks, `groups.rs` limits on processes, `sshfs.rs` the
 //! peer, `keel.rs` our system, `bed.rs` starts on all of them, `cases.rs` and `limits.rs` the cases, `clients.rs` many
-//! devices, `goals.rs` the goals, `spread.rs` the effect of chance, `paper.rs` and `table_1.rs` the figures of the
-//! paper it follows with `plots.rs` and `bars.rs` for their drawings, `page.rs` and `promises.rs` the result page,
-//! `plain.rs` the peer on demand, `copies.rs` plain TCP, `leftovers.rs` the remains of killed runs, `sys.rs` system
-//! calls.
+//! devices, `goals.rs` the goals, `cold_server.rs` the same for a server with cold caches, `spread.rs` the effect of
+//! chance, `paper.rs` and `table_1.rs` the figures of the paper it follows with `plots.rs` and `bars.rs` for their
+//! drawings, `page.rs` and `promises.rs` the result page, `plain.rs` the peer on demand, `copies.rs` plain TCP,
+//! `leftovers.rs` the remains of killed runs, `sys.rs` system calls.
 
 mod bars;
 mod bed;
 mod cases;
 pub(crate) mod clients;
+mod cold_server;
 mod copies;
 mod disks;
 mod goals;

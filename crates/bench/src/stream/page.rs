@@ -11,6 +11,7 @@ use super::cases::{
     BOUNDS, COMPRESSED_BYTES, FIRST, NEEDED_BLOCKS, NEEDED_BYTES, OFFLINE, PAGE_TIME, READS,
     RUN_TIME, START, WARM,
 };
+use super::cold_server::{WHY, judged};
 use super::limits::{
     ADDED, GROUP_MEBIBYTES, HIT_SHARE, LOSS, LOSSES_PERCENT, MEMORY_CAPPED, SLOWDOWN, TCP_COPY,
     UNREAD, UNREAD_SHARE, UNREAD_TOGETHER, UNREAD_VARIED,
@@ -61,12 +62,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         true => &goals_run,
         false => &paper,
     };
+    let cold = judged(&goals_run, goals_run.list(PIECES));
     let missing = [&goals_run, &paper].map(|run| run.list("missing"));
     let missing = missing.into_iter().flatten().map(text);
     let parts = [
         ("run", run_text(&goals_run, &paper)),
-        ("summary", summary(&goals_run)),
-        ("goals", goals(&goals_run)),
+        ("summary", summary(&goals_run, &cold)),
+        ("goals", goals(&goals_run, &cold)),
         ("need", need(&goals_run)),
         ("starts", starts(&goals_run)),
         ("unread", unread(&goals_run)),
@@ -223,43 +225,63 @@ fn rounds_of(method: &Value) -> u64 {
         .unwrap_or(0)
 }
 
-/// Returns the table of all goals with their results.
-fn goals(run: &Run) -> String {
+/// Returns the table of all goals with their results, those of a cold server after the others.
+fn goals(run: &Run, cold: &Run) -> String {
     let mut out = head("case | figure | value | rounds | goal |");
     let mut met = [0; 2];
-    for row in run.judged("rows") {
-        met[usize::from(row["met"] == true)] += 1;
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | | at most {} | {} |",
-            text(&row["case"]),
-            text(&row["metric"]).replace('_', " "),
-            cell(row["value"].as_f64()),
-            cell(row["goal"].as_f64()),
-            verdict(row)
-        );
-    }
-    for row in run.judged("ratios") {
-        met[usize::from(row["met"] == true)] += 1;
-        let range = row["of_rounds"]
-            .as_array()
-            .map_or_else(String::new, |range| {
-                let ends: Vec<String> = range.iter().map(|end| cell(end.as_f64())).collect();
-                ends.join(" to ")
-            });
-        let _ = writeln!(
-            out,
-            "| {} | {} ÷ {} | {} | {range} | at most {} | {} |",
-            text(&row["case"]),
-            text(&row["metric"]).replace('_', " "),
-            text(&row["peer"]),
-            cell(row["ratio"].as_f64()),
-            cell(row["goal"].as_f64()),
-            verdict(row)
-        );
+    for run in [run, cold] {
+        for row in run.judged("rows") {
+            met[usize::from(row["met"] == true)] += 1;
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | | at most {} | {} |",
+                case_cell(row),
+                text(&row["metric"]).replace('_', " "),
+                cell(row["value"].as_f64()),
+                cell(row["goal"].as_f64()),
+                verdict_cell(row)
+            );
+        }
+        for row in run.judged("ratios") {
+            met[usize::from(row["met"] == true)] += 1;
+            let range = row["of_rounds"]
+                .as_array()
+                .map_or_else(String::new, |range| {
+                    let ends: Vec<String> = range.iter().map(|end| cell(end.as_f64())).collect();
+                    ends.join(" to ")
+                });
+            let _ = writeln!(
+                out,
+                "| {} | {} ÷ {} | {} | {range} | at most {} | {} |",
+                case_cell(row),
+                text(&row["metric"]).replace('_', " "),
+                text(&row["peer"]),
+                cell(row["ratio"].as_f64()),
+                cell(row["goal"].as_f64()),
+                verdict_cell(row)
+            );
+        }
     }
     let _ = writeln!(out, "\n{} of {} met.", met[1], met[0] + met[1]);
     out
+}
+
+/// Returns the case of a judged figure. The cold server has the same cases as ours.
+fn case_cell(row: &Value) -> String {
+    let case = text(&row["case"]);
+    if row["system"] == UNPREPARED {
+        format!("{case}, cold server")
+    } else {
+        case.to_owned()
+    }
+}
+
+/// Returns whether the goal of a row is met, and why not if the row says so.
+fn verdict_cell(row: &Value) -> String {
+    match text(&row[WHY]) {
+        "" => verdict(row).to_owned(),
+        why => format!("{}: {why}", verdict(row)),
+    }
 }
 
 /// Returns a table with a row for each label that has a figure, without the columns that have none. A report from
@@ -545,7 +567,13 @@ mod tests {
             std::fs::write(folder.join(format!("{name}.json")), report.to_string()).unwrap();
         }
         let run = pieces(&folder, "goals").unwrap().unwrap();
-        let table = goals(&run);
+        let mut cold = row("start-a", false);
+        cold["system"] = json!(UNPREPARED);
+        cold[WHY] = json!("It is cold.");
+        let cold = Run {
+            report: json!({"rows": [cold]}),
+        };
+        let table = goals(&run, &cold);
         assert!(
             table.contains("| a | round trips | 3 | | at most 5 | met |"),
             "{table}"
@@ -554,7 +582,13 @@ mod tests {
             table.contains("| b | round trips | 3 | | at most 5 | **missed** |"),
             "{table}"
         );
-        assert!(table.ends_with("1 of 2 met.\n"), "{table}");
+        assert!(
+            table.contains(
+                "| start-a, cold server | round trips | 3 | | at most 5 | **missed**: It is cold. |"
+            ),
+            "{table}"
+        );
+        assert!(table.ends_with("1 of 3 met.\n"), "{table}");
         assert_eq!(run.list("missing").len(), 1);
         assert!(pieces(&folder, "paper").unwrap().is_none());
         for name in [FIGURE_7C, FIGURE_8] {
@@ -563,7 +597,7 @@ mod tests {
         assert!(drawings(&folder, true).contains(FIGURE_7C));
         let without = drawings(&folder, false);
         assert!(without.contains(FIGURE_8) && !without.contains(FIGURE_7C));
-        let promises = summary(&run);
+        let promises = summary(&run, &cold);
         assert!(
             promises.contains("| round trips in a learned start | | | | | not measured |"),
             "{promises}"

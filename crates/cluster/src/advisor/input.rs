@@ -503,6 +503,20 @@ impl Question {
         }
     }
 
+    /// Checks that the question can be answered once these inputs are given, too.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_with(&self, later: impl IntoIterator<Item = Input>) -> Result<(), Error> {
+        let mut question = self.clone();
+        for input in later {
+            // A value in its place: only the range of these inputs is checked.
+            let (least, _) = input.range();
+            question.give(input, least, Origin::Stated(String::new()))?;
+        }
+        question.check()
+    }
+
     /// Checks that the question can be answered.
     ///
     /// # Errors

@@ -69,6 +69,21 @@ fn missing_inputs_are_refused_all_at_once_unless_told_to_assume() {
     );
 }
 
+#[test]
+fn inputs_that_come_later_are_not_missing() {
+    let mut question = Question::new("job");
+    question.privacy = Privacy::Board;
+    let Err(Error::Missing { names }) = question.check_with([Input::SingleS]) else {
+        panic!("sound");
+    };
+    assert_eq!(names, ["board_active_w", "board_idle_w"]);
+    question.assume();
+    question
+        .check_with([Input::SingleS])
+        .expect("power is assumed");
+    question.check().expect_err("time is missing");
+}
+
 /// What was taken from another machine is less certain than a measurement, and an order of magnitude is least certain.
 #[test]
 fn assumed_figures_have_a_larger_spread_than_measured_ones() {

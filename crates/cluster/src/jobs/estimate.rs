@@ -30,6 +30,9 @@ const REPEATS: usize = 5;
 /// A fit over fewer parts is meaningless.
 const SAMPLES_MIN: usize = 3;
 
+/// Number of parts from which messages are predicted.
+const PREDICTION_PARTS: usize = 2;
+
 /// Smallest relative spread of a measured time.
 const SPREAD_MIN: f64 = 0.02;
 
@@ -135,12 +138,18 @@ pub fn sample(settings: Settings, readings: &Readings, rows: usize) -> Result<Sa
     measure_order(&order)
 }
 
-fn measure_order(order: &Order) -> Result<Sample, Error> {
-    // Counted in a separate run, so that the counter does not affect the timed runs.
+/// Counts the messages of a job and the bytes of its answer.
+fn count(order: &Order) -> Result<(Exchange, f64), Error> {
     let mut alone = Alone;
     let mut counted = Counted::new(&mut alone);
     let answer = super::run(&mut counted, &Watch::new(), Some(order)).map_err(lost)?;
-    let exchange = counted.traffic().exchange();
+    let output_bytes = answer.map_or(0.0, |answer| answer.bytes() as f64);
+    Ok((counted.traffic().exchange(), output_bytes))
+}
+
+fn measure_order(order: &Order) -> Result<Sample, Error> {
+    // Counted in a separate run, so that the counter does not affect the timed runs.
+    let (exchange, output_bytes) = count(order)?;
     let (mut runs, mut rounds, mut total_s) = (Vec::new(), 0, 0.0);
     while runs.is_empty() || (runs.len() < REPEATS && total_s < SHORT_S) {
         let run = run_alone(order, &Watch::new()).map_err(lost)?;
@@ -157,12 +166,57 @@ fn measure_order(order: &Order) -> Result<Sample, Error> {
         seconds,
         shared_fraction,
         exchange,
-        output_bytes: answer.map_or(0.0, |answer| answer.bytes() as f64),
+        output_bytes,
     })
 }
 
 fn lost(failure: Failure) -> Error {
     Error::invalid("job", failure.to_string())
+}
+
+/// Returns the numbers of rows of growing parts. The last one is the whole input.
+fn parts(rows: usize) -> impl Iterator<Item = usize> {
+    // A last part that is hardly larger than the previous one gives no further information.
+    let next = move |part: &usize| match *part {
+        part if part >= rows => None,
+        part if 3 * part > rows => Some(rows),
+        part => Some(2 * part),
+    };
+    std::iter::successors(Some((rows / FIRST_PART).max(1)), next)
+}
+
+/// Predicts the messages of a job, from those of two small parts of the input. It takes a small part of the time of
+/// [`measure`].
+///
+/// # Errors
+/// The job cannot be done with this input.
+pub fn predict_exchange(order: &Order) -> Result<Exchange, Error> {
+    let Order { settings, readings } = order;
+    let rows = readings.rows();
+    let mut counted = Vec::new();
+    for part in parts(rows) {
+        // A part that is too small for a window is skipped.
+        if let Ok(head) = Order::new(*settings, readings.head(part)) {
+            counted.push((part, count(&head)?.0));
+        }
+        if counted.len() == PREDICTION_PARTS {
+            break;
+        }
+    }
+    let (Some((first_rows, first)), Some((last_rows, last))) = (counted.first(), counted.last())
+    else {
+        return Err(too_few());
+    };
+    let bytes = |exchange: &Exchange| exchange.times * exchange.bytes;
+    let whole = grow((*first_rows, bytes(first)), (*last_rows, bytes(last)), rows);
+    Ok(Exchange {
+        times: last.times,
+        bytes: whole / last.times.max(1.0),
+    })
+}
+
+fn too_few() -> Error {
+    Error::invalid("readings", "are too few")
 }
 
 /// Measures growing parts of the input for about the given number of seconds. Measures the largest of them on up to
@@ -180,8 +234,7 @@ pub fn measure(
     let begun = Instant::now();
     let rows = readings.rows();
     let mut samples: Vec<Sample> = Vec::new();
-    let mut part = (rows / FIRST_PART).max(1);
-    loop {
+    for part in parts(rows) {
         let is_whole = part >= rows;
         let head = if is_whole {
             Ok(order.clone())
@@ -197,21 +250,16 @@ pub fn measure(
             Err(error) if is_whole => return Err(error),
             Err(_) => {}
         }
-        if is_whole {
-            break;
-        }
         // The next part takes two to four times as long, including its counting run: it must not exceed the time limit.
         let last_s = samples.last().map_or(0.0, |sample| sample.seconds);
         let is_enough = samples.len() >= SAMPLES_MIN;
         if is_enough && begun.elapsed().as_secs_f64() + 8.0 * last_s > seconds_max {
             break;
         }
-        // A last part that is hardly larger than the previous one gives no further information.
-        part = if 3 * part > rows { rows } else { 2 * part };
     }
-    let last = *samples
-        .last()
-        .ok_or_else(|| Error::invalid("readings", "are too few"))?;
+    let (Some(&first), Some(&last)) = (samples.first(), samples.last()) else {
+        return Err(too_few());
+    };
     let points: Vec<(f64, f64)> = samples
         .iter()
         .map(|sample| (sample.work, sample.seconds))
@@ -226,7 +274,10 @@ pub fn measure(
         _ => (last.seconds, 0.0),
     };
     let (parallel_fraction, fraction_from, fraction_refuted) = fraction(order, &last, ranks_max)?;
-    let grown = |of: &dyn Fn(&Sample) -> f64| grow(&samples, of, rows);
+    let grown = |of: &dyn Fn(&Sample) -> f64| {
+        let (begin, end) = ((first.rows, of(&first)), (last.rows, of(&last)));
+        grow(begin, end, rows)
+    };
     let times = last.exchange.times;
     let bytes = grown(&|sample| sample.exchange.times * sample.exchange.bytes) / times.max(1.0);
     Ok(Estimate {
@@ -246,17 +297,13 @@ pub fn measure(
     })
 }
 
-/// Extrapolates a count that grows linearly with the rows.
-fn grow(samples: &[Sample], of: &dyn Fn(&Sample) -> f64, rows: usize) -> f64 {
-    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
-        return 0.0;
-    };
-    let (begin, end) = (of(first), of(last));
-    if last.rows <= first.rows {
+/// Extrapolates a count that grows linearly with the rows, from that of two parts.
+fn grow((first_rows, begin): (usize, f64), (last_rows, end): (usize, f64), rows: usize) -> f64 {
+    if last_rows <= first_rows {
         return end;
     }
-    let slope = (end - begin) / (last.rows - first.rows) as f64;
-    (end + slope * (rows as f64 - last.rows as f64)).max(0.0)
+    let slope = (end - begin) / (last_rows - first_rows) as f64;
+    (end + slope * (rows as f64 - last_rows as f64)).max(0.0)
 }
 
 /// A parallel fraction, its origin, and the one that it contradicts.
@@ -333,6 +380,16 @@ fn together_s(order: &Order, size: usize) -> Result<f64, Error> {
 }
 
 impl Estimate {
+    /// The inputs that it gives.
+    pub const INPUTS: [Input; 6] = [
+        Input::SingleS,
+        Input::ParallelFraction,
+        Input::ExchangeTimes,
+        Input::ExchangeBytes,
+        Input::InputBytes,
+        Input::OutputBytes,
+    ];
+
     /// Returns why the parallel fraction says little, if so.
     #[must_use]
     pub fn fraction_remark(&self) -> Option<String> {
@@ -504,6 +561,12 @@ mod tests {
             "{part:?}"
         );
         assert!((part.output_bytes - all.output_bytes).abs() < 1e-6);
+        let predicted = predict_exchange(&order).expect("counted");
+        assert_eq!(predicted.times, all.exchange.times);
+        assert!(
+            (predicted.bytes - all.exchange.bytes).abs() < 1e-6,
+            "{predicted:?}"
+        );
     }
 
     #[test]

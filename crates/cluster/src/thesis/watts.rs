@@ -106,6 +106,13 @@ pub(super) fn power_in(
     Some((watts, from))
 }
 
+/// Returns the power of all hosts during an activity from one file, measured or else modelled, and its origin.
+pub(super) fn measured_or_modelled(file: &ResultFile, during: &str) -> Option<(f64, String)> {
+    let hosts = names_of(file);
+    let of = |taken: Taken| power_in(file, during, &hosts, taken);
+    of(Taken::Measured).or_else(|| of(Taken::Any))
+}
+
 /// Returns the power of all hosts during a benchmark. It is measured, in this file or another one with the same label
 /// and hosts. Otherwise it is modelled there, or that of the thesis's table.
 pub(super) fn watts(

@@ -209,6 +209,68 @@ fn a_file_that_is_no_table_is_neither_replaced_nor_read() {
     assert_eq!(here.region().free_bytes(), free);
 }
 
+/// Makes and claims a table of an earlier format, as a run of that version does.
+fn make_earlier<'a>(attachment: &'a Attachment, table: &[u8]) -> Lent<'a> {
+    let file = NewInode {
+        mode: FILE | 0o644,
+        user: 0,
+        group: 0,
+        now_ns: 1,
+    };
+    let writer = attachment.writer().unwrap();
+    let made = writer.create(ROOT_INODE, NAME.as_bytes(), &file).unwrap();
+    let length = table.len() as u64;
+    writer
+        .set_size(made.inode, made.generation, length, 1)
+        .unwrap();
+    let lent = attachment.lend(&made, 0, length).unwrap();
+    assert!(lent.claim().unwrap());
+    let words = lent.lines().iter().flat_map(|line| &line.0);
+    for (word, bytes) in words.zip(table.chunks(8)) {
+        let bytes = bytes.try_into().unwrap();
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+    lent
+}
+
+#[test]
+fn a_table_of_an_earlier_format_is_not_read_and_is_replaced_once_its_run_is_over() {
+    let earlier: [(&[u8], u64); 2] = [
+        (include_bytes!("../../tests/golden/table-3"), 3),
+        (include_bytes!("../../tests/golden/table-4"), 4),
+    ];
+    for (table, version) in earlier {
+        let scratch = Scratch::new();
+        let (before, there) = (scratch.attach(true), scratch.attach(false));
+        let lent = make_earlier(&before, table);
+        let words: Vec<u64> = lent.lines()[0].0[..2]
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed))
+            .collect();
+        assert_eq!(words, [u64::from_le_bytes(*MAGIC), version]);
+        let refused = TableReader::open(&there, NAME).err();
+        let is_version = matches!(
+            refused,
+            Some(SharedError::Table(Error::RegionInvalid {
+                reason: "version"
+            }))
+        );
+        assert!(is_version, "{version}: {refused:?}");
+        // A run of the version before still serves it.
+        let here = scratch.attach(true);
+        assert!(matches!(
+            SharedTable::make(&here, NAME, SIZE, 0o644),
+            Err(SharedError::InUse)
+        ));
+        drop(lent);
+        let shared = make(&here, RUN, b"new");
+        let now = TableReader::open(&there, NAME).unwrap();
+        assert_eq!((now.run(), now.is_live()), (Some(RUN), true), "{version}");
+        assert_eq!(text(&now), b"new");
+        drop(shared);
+    }
+}
+
 #[test]
 fn a_writer_that_died_in_the_middle_of_a_value_is_not_waited_for() {
     let scratch = Scratch::new();

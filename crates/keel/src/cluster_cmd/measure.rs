@@ -2,8 +2,8 @@
 //! narrow.
 
 use super::boards::{Boards, BoardsArgs};
+use super::power_table::{self, power_json};
 use super::ranks::{self, Next, Ranks};
-use super::result_file::power_json;
 use crate::argument::label;
 use crate::error::CliError;
 use crate::output::Output;
@@ -21,6 +21,7 @@ use cluster::results::{
     Benchmark, Header, Host, Known, Link, Mode, Origin, PowerRow, ResultFile, Row,
 };
 use cluster::statistics::Median;
+use cluster::thesis::best_of;
 use command::progress::Progress;
 use serde_json::json;
 use std::fmt::Display;
@@ -608,13 +609,15 @@ fn show(
             json!({"rank": rank.rank, "host": rank.host, "core": rank.core.value(), "library": rank.library})
         });
         let ranks: Vec<_> = ranks.collect();
+        let power = world.power.iter();
+        let power = power.map(|row| power_json(row, best_of(result, &row.during).as_ref()));
         out.json(&json!({
             "label": arguments.label,
             "mpi": world.library,
             "ranks": ranks,
             "hosts": world.hosts,
             "starts": starts,
-            "power": world.power.iter().map(power_json).collect::<Vec<_>>(),
+            "power": power.collect::<Vec<_>>(),
             "file": arguments.out.as_ref().map(|path| path.display().to_string()),
             "rows": cells,
         }))?;
@@ -643,29 +646,7 @@ fn show(
             row.benchmark.unit(),
         ))?;
     }
-    if !world.power.is_empty() {
-        out.line("during       host          source                    average W  maximum  minimum  idle")?;
-    }
-    for row in &world.power {
-        let (during, host, source) = (&row.during, &row.host, &row.source);
-        if let Origin::Unavailable(why) = &row.origin {
-            out.line(format_args!(
-                "{during:<11}  {host:<12}  {source:<24}  unavailable: {why}"
-            ))?;
-            continue;
-        }
-        let idle = row.idle_w.value();
-        let idle = idle.map_or("-".to_owned(), |watts| format!("{watts:.3}"));
-        let modelled = if row.origin == Origin::Measured {
-            ""
-        } else {
-            "  modelled"
-        };
-        out.line(format_args!(
-            "{during:<11}  {host:<12}  {source:<24}  {:<9.3}  {:<7.3}  {:<7.3}  {idle}{modelled}",
-            row.average_w, row.maximum_w, row.minimum_w
-        ))?;
-    }
+    print_power(world, result, &mut out)?;
     if world.hosts.len() == 1 {
         out.line("one host: messages went through its memory, not through a network")?;
     }
@@ -673,4 +654,24 @@ fn show(
         out.line(format_args!("written: {}", path.display()))?;
     }
     out.flush()
+}
+
+fn print_power(world: &World, result: &ResultFile, out: &mut Output) -> Result<(), CliError> {
+    if world.power.is_empty() {
+        return Ok(());
+    }
+    out.line(format_args!(
+        "{:<11}  {:<12}  {:<24}  {}",
+        "during",
+        "host",
+        "source",
+        power_table::HEADINGS
+    ))?;
+    let rows = world.power.iter();
+    let bests: Vec<_> = rows.map(|row| best_of(result, &row.during)).collect();
+    for (row, best) in world.power.iter().zip(&bests) {
+        let first = format!("{:<11}  {:<12}  {:<24}", row.during, row.host, row.source);
+        power_table::print_row(&first, row, best.as_ref(), out)?;
+    }
+    power_table::print_note(bests.iter().map(Option::as_ref), out)
 }

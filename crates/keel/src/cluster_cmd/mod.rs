@@ -2,10 +2,11 @@
 //!
 //! **Files:** `measure.rs` the benchmark suite, `report.rs` comparisons with `thesis.rs` the thesis's figures. Shared:
 //! `boards.rs` the boards, their MPI, and whether all can be reached, `ranks.rs` a supervised run of the launcher,
-//! `result_file.rs` reading what was measured. Jobs are in `job_cmd`.
+//! `result_file.rs` reading what was measured, `power_table.rs` the power of each benchmark. Jobs are in `job_cmd`.
 
 pub(crate) mod boards;
 mod measure;
+mod power_table;
 pub(crate) mod ranks;
 mod report;
 pub(crate) mod result_file;

@@ -1,15 +1,16 @@
 //! `keel cluster report`: labelled results side by side, in tables, comma-separated values and drawings.
 
-use super::result_file::{carrier, power_json, read};
+use super::power_table::{self, power_json};
+use super::result_file::{carrier, read};
 use super::thesis;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::temporary::Written;
 use clap::Args;
-use cluster::compare::{Cell, Comparison, Key, Verdict, power_csv, power_rows};
+use cluster::compare::{Cell, Comparison, Key, LabelledPower, Verdict, power_csv, power_rows};
 use cluster::link::LinkCurve;
 use cluster::plot::drawings;
-use cluster::results::{Benchmark, Known, Origin, PowerRow, ResultFile, Row, Transport};
+use cluster::results::{Benchmark, Known, ResultFile, Row, Transport};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -105,7 +106,7 @@ pub(super) fn run(arguments: &ReportArgs) -> Result<u8, CliError> {
 fn report_json(
     files: &[ResultFile],
     comparison: &Comparison,
-    power: &[(&str, &PowerRow)],
+    power: &[LabelledPower<'_>],
     (drawn, replaced): (&[String], usize),
 ) -> serde_json::Value {
     let rows: Vec<_> = comparison
@@ -118,7 +119,7 @@ fn report_json(
         "hosts": files.iter().flat_map(hosts_json).collect::<Vec<_>>(),
         "remarks": comparison.remarks,
         "rows": rows,
-        "power": power.iter().map(|(label, row)| labelled_json(label, row)).collect::<Vec<_>>(),
+        "power": power.iter().map(labelled_json).collect::<Vec<_>>(),
         "links": files.iter().filter_map(link_json).collect::<Vec<_>>(),
         "plots": drawn,
         "plots_replaced": replaced,
@@ -285,40 +286,32 @@ fn print_forks(files: &[ResultFile], out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
-fn labelled_json(label: &str, row: &PowerRow) -> serde_json::Value {
-    let mut value = power_json(row);
-    value["label"] = json!(label);
+fn labelled_json(row: &LabelledPower<'_>) -> serde_json::Value {
+    let mut value = power_json(row.power, row.best.as_ref());
+    value["label"] = json!(row.label);
     value
 }
 
-fn print_power(rows: &[(&str, &PowerRow)], out: &mut Output) -> Result<(), CliError> {
+fn print_power(rows: &[LabelledPower<'_>], out: &mut Output) -> Result<(), CliError> {
     if rows.is_empty() {
         return Ok(());
     }
-    out.line(
-        "\nduring       label             host          source                    average W  maximum  minimum  idle",
-    )?;
-    for (label, row) in rows {
-        let of_row = format!(
+    out.line(format_args!(
+        "\n{:<11}  {:<16}  {:<12}  {:<24}  {}",
+        "during",
+        "label",
+        "host",
+        "source",
+        power_table::HEADINGS
+    ))?;
+    for LabelledPower { label, power, best } in rows {
+        let first = format!(
             "{:<11}  {label:<16}  {:<12}  {:<24}",
-            row.during, row.host, row.source
+            power.during, power.host, power.source
         );
-        let modelled = match &row.origin {
-            Origin::Measured => "",
-            Origin::Modelled(_) => "  modelled",
-            Origin::Unavailable(why) => {
-                out.line(format_args!("{of_row}  unavailable: {why}"))?;
-                continue;
-            }
-        };
-        let idle = row.idle_w.value();
-        let idle = idle.map_or("-".to_owned(), |watts| format!("{watts:.3}"));
-        out.line(format_args!(
-            "{of_row}  {:<9.3}  {:<7.3}  {:<7.3}  {idle}{modelled}",
-            row.average_w, row.maximum_w, row.minimum_w
-        ))?;
+        power_table::print_row(&first, power, best.as_ref(), out)?;
     }
-    Ok(())
+    power_table::print_note(rows.iter().map(|row| row.best.as_ref()), out)
 }
 
 fn print(comparison: &Comparison, has_no_power: bool, out: &mut Output) -> Result<(), CliError> {

@@ -2,8 +2,7 @@
 
 use crate::error::CliError;
 use cluster::link::LinkCurve;
-use cluster::results::{FILE_BYTES_MAX, Origin, PowerRow, ResultFile, Transport};
-use serde_json::json;
+use cluster::results::{FILE_BYTES_MAX, ResultFile, Transport};
 use std::io::Read;
 use std::path::Path;
 
@@ -40,15 +39,4 @@ pub(super) fn carrier(transport: Transport) -> &'static str {
         Transport::Memory => "memory",
         Transport::Network => "network",
     }
-}
-
-/// Returns a power row as JSON. The numbers of an unavailable one are null; in files they are 0.
-pub(super) fn power_json(row: &PowerRow) -> serde_json::Value {
-    let mut value = json!(row);
-    if matches!(row.origin, Origin::Unavailable(_)) {
-        for member in ["average_w", "maximum_w", "minimum_w", "energy_j"] {
-            value[member] = serde_json::Value::Null;
-        }
-    }
-    value
 }

@@ -183,7 +183,7 @@ impl Learned {
         let is_known = match self.answer {
             PlanAnswer::Blocks | PlanAnswer::Nothing => true,
             PlanAnswer::Missing => self.origin == PlanOrigin::Note,
-            // A note here may be of the same failed start.
+            // A note that an older version of this program has made may be of a failed start, too.
             PlanAnswer::Part => false,
         };
         is_known && !self.is_cut

@@ -8,6 +8,7 @@ pub mod group;
 pub mod http;
 pub mod load;
 pub mod mem;
+pub mod mpi;
 pub mod namespace;
 pub mod node;
 pub mod plant;

@@ -3,10 +3,14 @@
 // Each test program uses only a part of this file.
 #![allow(dead_code)]
 
+#[path = "../../../base/tests/loop_device.rs"]
+mod loop_device;
+
 use crate::common::{TempDir, keel, ok, run, run_with_input, wait_until};
+pub use loop_device::Loop;
 use std::fs::File;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 /// Returns bytes without a pattern that could hide an error.
 pub fn bytes(count: usize) -> Vec<u8> {
@@ -68,60 +72,6 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
-    }
-}
-
-/// A loop device; unmounted at the end. The kernel detaches it with its last user, also if the test is killed.
-pub struct Loop {
-    pub path: String,
-    pub mounted: Option<String>,
-    _user: File,
-}
-
-impl Loop {
-    /// Attaches a loop device. Returns `None`, and prints the reason, if this machine does not allow it.
-    pub fn attach(file: &str, options: &[&str]) -> Option<Self> {
-        let output = Command::new("losetup")
-            .args(["--find", "--show"])
-            .args(options)
-            .arg(file)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => {
-                Some(Self::of(text(&output.stdout).trim().to_owned()))
-            }
-            Ok(output) => {
-                let reason = String::from_utf8_lossy(&output.stderr);
-                println!("skipped: no loop device: {}", reason.trim());
-                None
-            }
-            Err(error) => {
-                println!("skipped: no losetup: {error}");
-                None
-            }
-        }
-    }
-
-    fn of(path: String) -> Self {
-        let user = File::options().read(true).open(&path);
-        // The device stays as long as it has users.
-        Command::new("losetup")
-            .args(["--detach", &path])
-            .status()
-            .ok();
-        Self {
-            _user: user.unwrap(),
-            path,
-            mounted: None,
-        }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Some(place) = &self.mounted {
-            Command::new("umount").arg(place).status().ok();
-        }
     }
 }
 

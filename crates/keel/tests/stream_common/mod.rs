@@ -170,6 +170,12 @@ impl Server {
         Self::start_at(store, "127.0.0.1:0", &all)
     }
 
+    /// Creates the tree of a directory, publishes it in the folder `store` there, and starts a server for it.
+    pub fn of_tree(dir: &TempDir, options: &[&str]) -> Self {
+        tree(dir);
+        Self::start(&publish(dir), options)
+    }
+
     pub fn start_at(store: &Path, listen: &str, options: &[&str]) -> Self {
         let (child, address, metrics) = start_server(store, listen, options);
         Self {
@@ -516,6 +522,14 @@ pub fn is_whole(dir: &TempDir, mount: &Mount) {
         let here = std::fs::read(dir.file("tree").join(name)).unwrap();
         assert!(there == here, "{name} differs");
     }
+}
+
+/// Runs the program once from a mount without a cache, and waits until the server has learned it.
+pub fn learn(dir: &TempDir, server: &Server, arguments: &[&str]) {
+    let mount = Mount::start(dir, "learn", server.address, &[]);
+    runs_well(dir, &mount, arguments);
+    drop(mount);
+    wait_learned(&server.store, 1);
 }
 
 /// Waits until the server has learned `tasks` tasks.

@@ -229,7 +229,7 @@ impl Device {
             reader.prefetch.keep_unreported(start);
         }
         if let Some((start, needed)) = task.end_start() {
-            reader.record_start(start, needed);
+            reader.record_start(start, needed, !task.is_incomplete());
         }
         reader.prefetch.end(token);
     }
@@ -276,8 +276,8 @@ impl Device {
         self.reader.plan(task)
     }
 
-    /// Like [`plan`](Self::plan), with what the starts on this device needed. Notes the list in the cache, so that the
-    /// device knows it without a server.
+    /// Like [`plan`](Self::plan), for a device that will run the task without a server. Blocks that only failed starts
+    /// on this device have read are left out, unless they add to a list of the server. Notes the list in the cache.
     ///
     /// # Errors
     /// The server refuses, or the device was stopped.

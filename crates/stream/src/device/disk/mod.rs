@@ -17,7 +17,7 @@ use crate::manifest::{Kind, Manifest};
 use crate::sync::locked;
 use hashes::Groups;
 use notes::Paths;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// The maximum number of tasks whose plans are kept in memory.
@@ -32,7 +32,17 @@ pub(super) struct Disk {
     paths: Paths,
     cache: Option<Arc<dyn Cache>>,
     groups: Groups,
-    plans: Mutex<VecDeque<(FileId, Arc<Vec<BlockAt>>)>>,
+    plans: Mutex<VecDeque<Plan>>,
+}
+
+/// What a task needed, as far as it is known here.
+#[derive(Clone)]
+struct Plan {
+    task: FileId,
+    blocks: Arc<Vec<BlockAt>>,
+    // A start in which no read failed, or a list of the server, has taught it. The cache keeps no other plans, so that
+    // a note needs no mark.
+    is_whole: bool,
 }
 
 impl Disk {
@@ -118,16 +128,35 @@ impl Disk {
 
     /// Returns what a task needed last time.
     pub fn plan(&self, task: FileId) -> Arc<Vec<BlockAt>> {
+        self.known_plan(task).blocks
+    }
+
+    /// Returns what a task needed, unless only starts that failed have taught it.
+    pub fn whole_plan(&self, task: FileId) -> Arc<Vec<BlockAt>> {
+        let plan = self.known_plan(task);
+        match plan.is_whole {
+            true => plan.blocks,
+            false => Arc::default(),
+        }
+    }
+
+    // From memory or from the cache.
+    fn known_plan(&self, task: FileId) -> Plan {
         let plans = locked(&self.plans);
-        if let Some((_, plan)) = plans.iter().find(|(of, _)| *of == task) {
-            return Arc::clone(plan);
+        if let Some(plan) = plans.iter().find(|plan| plan.task == task) {
+            return plan.clone();
         }
         drop(plans);
         let note = self
             .cache()
             .and_then(|cache| notes::plan(cache, &self.path(task)));
         let blocks = note.map(|note| notes::plan_blocks(&self.manifest, &note, PLAN_BLOCKS_MAX));
-        Arc::new(blocks.unwrap_or_default())
+        let blocks = blocks.unwrap_or_default();
+        Plan {
+            task,
+            is_whole: !blocks.is_empty(),
+            blocks: Arc::new(blocks),
+        }
     }
 
     /// Returns the paths of noted programs, each with whether the cache has all that it needed and this version has.
@@ -150,21 +179,42 @@ impl Disk {
         noted.collect()
     }
 
-    /// Keeps in memory what a task needed. Returns it if the cache must keep it, too.
-    pub fn set_plan(&self, task: FileId, plan: Vec<BlockAt>) -> Option<Arc<Vec<BlockAt>>> {
-        if plan.is_empty() {
+    /// Keeps in memory what a task needed. Returns it if the cache must keep it, too. A start that failed
+    /// (`is_whole` is false) only adds to a whole plan. Without one, what it has read stays in memory.
+    pub fn set_plan(
+        &self,
+        task: FileId,
+        blocks: Vec<BlockAt>,
+        mut is_whole: bool,
+    ) -> Option<Arc<Vec<BlockAt>>> {
+        if blocks.is_empty() {
             return None;
         }
-        let plan = Arc::new(plan);
+        let whole = match is_whole {
+            true => Arc::default(),
+            false => self.whole_plan(task),
+        };
+        if !whole.is_empty() {
+            let known: HashSet<BlockAt> = blocks.iter().copied().collect();
+            if !whole.iter().all(|at| known.contains(at)) {
+                return None;
+            }
+            is_whole = true;
+        }
+        let blocks = Arc::new(blocks);
         let mut plans = locked(&self.plans);
-        let before = plans.iter().position(|(of, _)| *of == task);
+        let before = plans.iter().position(|plan| plan.task == task);
         let is_new = match before.and_then(|at| plans.remove(at)) {
-            Some((_, before)) => before != plan,
+            Some(before) => before.blocks != blocks || !before.is_whole,
             None => true,
         };
         plans.truncate(PLANS_MAX - 1);
-        plans.push_front((task, Arc::clone(&plan)));
-        (is_new && self.cache.is_some()).then_some(plan)
+        plans.push_front(Plan {
+            task,
+            blocks: Arc::clone(&blocks),
+            is_whole,
+        });
+        (is_new && is_whole && self.cache.is_some()).then_some(blocks)
     }
 
     /// Keeps in the cache what a task needed.
@@ -232,5 +282,80 @@ impl Disk {
     /// Returns the bytes of memory that the hashes take.
     pub fn hashes_bytes(&self) -> usize {
         self.groups.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::ContentId;
+    use crate::device::cache::{BlockCache, CacheOptions, MemoryStorage};
+    use crate::manifest::{Name, Node};
+
+    const TASK: FileId = FileId(1);
+
+    fn manifest() -> Manifest {
+        let node = |kind| Node {
+            kind,
+            mode: 0o755,
+            user: 0,
+            group: 0,
+            modified_s: 0,
+            modified_ns: 0,
+        };
+        let task = Kind::File {
+            size_bytes: 40_000,
+            content: ContentId([0; 32]),
+        };
+        Manifest {
+            version: 1,
+            nodes: vec![node(Kind::Directory), node(task)],
+            names: vec![Name {
+                directory: FileId(0),
+                name: b"task".as_slice().into(),
+                node: TASK,
+            }],
+        }
+    }
+
+    fn blocks(indexes: &[u32]) -> Vec<BlockAt> {
+        let at = |index: &u32| BlockAt {
+            file: TASK,
+            index: *index,
+        };
+        indexes.iter().map(at).collect()
+    }
+
+    /// Teaches a plan, and returns whether the cache keeps it from now on.
+    fn is_noted(disk: &Disk, indexes: &[u32], is_whole: bool) -> bool {
+        let kept = disk.set_plan(TASK, blocks(indexes), is_whole);
+        if let Some(kept) = &kept {
+            disk.keep_plan(TASK, kept).unwrap();
+        }
+        kept.is_some()
+    }
+
+    #[test]
+    fn blocks_of_only_a_failed_start_are_not_noted() {
+        let storage = Box::new(MemoryStorage::default());
+        let cache = BlockCache::open(storage, &CacheOptions::default()).unwrap();
+        let cache: Arc<dyn Cache> = Arc::new(cache);
+        let open = || Disk::new(manifest(), Some(Arc::clone(&cache)), 0);
+        let disk = open();
+        assert!(!is_noted(&disk, &[0, 1], false));
+        assert_eq!(*disk.plan(TASK), blocks(&[0, 1]), "the next start uses it");
+        assert!(disk.whole_plan(TASK).is_empty());
+        assert!(open().plan(TASK).is_empty());
+        // The same blocks, from a whole start.
+        assert!(is_noted(&disk, &[0, 1], true));
+        assert_eq!(*open().whole_plan(TASK), blocks(&[0, 1]));
+        // A start that fails adds to it, also as the first one of a device.
+        assert!(is_noted(&disk, &[0, 1, 2], false));
+        let disk = open();
+        assert!(is_noted(&disk, &[0, 1, 2, 3], false));
+        assert_eq!(*open().whole_plan(TASK), blocks(&[0, 1, 2, 3]));
+        // It takes nothing away.
+        assert!(!is_noted(&disk, &[0, 4], false));
+        assert_eq!(*disk.whole_plan(TASK), blocks(&[0, 1, 2, 3]));
     }
 }

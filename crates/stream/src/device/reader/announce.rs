@@ -116,16 +116,20 @@ impl Reader {
             let ended: Vec<_> = ended.collect();
             (reports, ended)
         });
-        for (start, needed) in ended {
-            self.record_start(start, needed);
+        for (start, needed, is_whole) in ended {
+            self.record_start(start, needed, is_whole);
         }
         for report in reports.iter().filter(|report| report.is_end) {
             self.prefetch.end(report.token);
         }
     }
 
-    // Returns the figures of a start that ends with this report, and what it needed.
-    fn send_report(&self, tasks: &mut Tasks, report: &Report) -> Option<(Start, Vec<BlockAt>)> {
+    // Returns the figures of a start that ends with this report, what it needed, and whether none of its reads failed.
+    fn send_report(
+        &self,
+        tasks: &mut Tasks,
+        report: &Report,
+    ) -> Option<(Start, Vec<BlockAt>, bool)> {
         let is_sent = self.report_reads(report.connection, report.wire, &report.blocks);
         let (mut is_exact, mut ended) = (false, None);
         if let Some(task) = tasks.get(&report.token) {
@@ -134,7 +138,9 @@ impl Reader {
             }
             is_exact = task.is_exact();
             if report.is_end {
-                ended = task.end_start();
+                let is_whole = !task.is_incomplete();
+                let start = task.end_start();
+                ended = start.map(|(start, needed)| (start, needed, is_whole));
             }
         }
         if report.is_end {

@@ -221,6 +221,15 @@ impl Reader {
 
     /// Returns the plan of a task, from the server or noted locally.
     pub fn plan(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
+        let mut plan = self.ask_plan(task)?;
+        if plan.answer != PlanAnswer::Blocks {
+            plan.add(&self.disk.plan(task));
+        }
+        Ok(plan)
+    }
+
+    // Returns the server's answer, without what was noted locally.
+    fn ask_plan(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
         let (what, deadline) = (InFlight::Plan(None), self.settings.deadline);
         let request = |id| Request::AskPlan { id, task };
         let answer = self
@@ -239,15 +248,18 @@ impl Reader {
             (true, true, true) => PlanAnswer::Part,
             (true, true, false) => PlanAnswer::Nothing,
         };
-        Ok(TaskPlan::new(self.disk.plan(task).to_vec(), said))
+        Ok(TaskPlan::new(Vec::new(), said))
     }
 
-    /// Like [`plan`](Self::plan), with what was noted locally. The cache notes the list, which is durable with the next
-    /// blocks.
+    /// Like [`plan`](Self::plan), with what was noted locally, and without what only failed starts have taught. The
+    /// cache notes the list, which is durable with the next blocks.
     pub fn plan_noted(&self, task: FileId) -> Result<TaskPlan, DeviceError> {
-        let mut plan = self.plan(task)?;
-        plan.add(&self.disk.plan(task));
-        if let Some(kept) = self.disk.set_plan(task, plan.blocks.clone())
+        let mut plan = self.ask_plan(task)?;
+        plan.add(&match plan.answer {
+            PlanAnswer::Blocks => self.disk.plan(task),
+            _ => self.disk.whole_plan(task),
+        });
+        if let Some(kept) = self.disk.set_plan(task, plan.blocks.clone(), true)
             && self.disk.keep_plan(task, &kept).is_err()
         {
             add(&self.counts.notes_failed, 1);

@@ -134,13 +134,13 @@ impl Reader {
         }
     }
 
-    /// Records the figures of a start that has ended, and what it needed.
-    pub fn record_start(&self, start: Start, needed: Vec<BlockAt>) {
+    /// Records the figures of a start that has ended, and what it needed. `is_whole`: none of its reads failed.
+    pub fn record_start(&self, start: Start, needed: Vec<BlockAt>, is_whole: bool) {
         if start.is_audit {
             add(&self.counts.audited_pushed, start.pushed);
             add(&self.counts.audited_unread, start.unread);
         }
-        if let Some(plan) = self.disk.set_plan(start.task, needed) {
+        if let Some(plan) = self.disk.set_plan(start.task, needed, is_whole) {
             self.queue(Job::Plan(start.task, plan));
         }
         self.prefetch.add_start(start);
